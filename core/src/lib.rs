@@ -1,0 +1,3 @@
+//! The tunnel protocol as a pure state machine.
+#![no_std]
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! What a developer and CI run.
+fn main() {}
