@@ -1,0 +1,162 @@
+//! The steps of `cargo xtask test` and the commands behind them.
+//!
+//! Every command here can be typed by hand; the step prints it before it runs.
+
+use core::time::Duration;
+use std::path::{Path, PathBuf};
+
+use crate::interop;
+use crate::orphans;
+use crate::plan::{Leftovers, Step};
+use crate::python;
+use crate::runner::{Runner, Stop};
+use crate::tool::Tool;
+
+/// A whole build on a slow machine with two cores, with the tests behind it.
+const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
+/// A game on this machine; minutes where it hangs, seconds where it does not.
+const PLAY_LIMIT: Duration = Duration::from_secs(5 * 60);
+const NO_CARGO: &str = "install Rust with https://rustup.rs";
+const NO_BINARY: &str = "`cargo build --release` makes it";
+
+const fn step(
+    name: &'static str,
+    title: &'static str,
+    run: fn(&Context) -> Result<(), Stop>,
+) -> Step<Context> {
+    Step { name, title, needs: &[], leftovers: Leftovers::Fine, run }
+}
+
+const fn play(
+    name: &'static str,
+    title: &'static str,
+    needs: &'static [&'static str],
+    run: fn(&Context) -> Result<(), Stop>,
+) -> Step<Context> {
+    Step { name, title, needs, leftovers: Leftovers::AFailure, run }
+}
+
+/// In the order in which they run: what fails fast comes first.
+pub(crate) const STEPS: &[Step<Context>] = &[
+    step("fmt", "the code is formatted", |context| context.cargo(["fmt", "--all", "--check"])),
+    step("lint", "clippy has nothing to say", |context| {
+        context.cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+    }),
+    step("docs", "the documentation builds without a warning", |context| {
+        let tool = context.cargo_tool(["doc", "--no-deps", "--workspace"]).env("RUSTDOCFLAGS", "-D warnings");
+        context.runner.run(tool, BUILD_LIMIT)
+    }),
+    step("unit", "unit, property, conformance and documentation tests of every crate", |context| {
+        context.cargo(["test", "--workspace"])
+    }),
+    step("loom", "models of the concurrent code under every interleaving", loom),
+    step("no-alloc", "core links without std and without an allocator", |context| {
+        let tool = Tool::new("bash", &context.root, "install bash").args(["core/no-alloc-proof/check.sh"]);
+        context.runner.run(tool, BUILD_LIMIT)
+    }),
+    step("build", "the release binary", |context| {
+        context.cargo(["build", "--release", "--package", "sidecar"])
+    }),
+    step("python", "a virtual environment for the interop programs", |context| {
+        python::prepare(&context.root, &context.target, &context.runner)
+    }),
+    play(
+        "client",
+        "Python's websockets as client plays against `sidecar gateway`",
+        &["build", "python"],
+        |context| interop::client(context, PLAY_LIMIT),
+    ),
+    play(
+        "gateway-uring",
+        "Python's websockets as gateway against the sidecar, io_uring",
+        &["build", "python"],
+        |context| interop::gateway(context, "uring", PLAY_LIMIT),
+    ),
+    play("gateway-epoll", "the same, epoll", &["build", "python"], |context| {
+        interop::gateway(context, "epoll", PLAY_LIMIT)
+    }),
+    play("demo-uring", "five cases of the demo with and without images, io_uring", &["build"], |context| {
+        demo(context, "uring")
+    }),
+    play("demo-epoll", "the same, epoll", &["build"], |context| demo(context, "epoll")),
+];
+
+/// What the steps share.
+pub(crate) struct Context {
+    /// The repository.
+    pub(crate) root: PathBuf,
+    /// Cargo's target directory, absolute.
+    pub(crate) target: PathBuf,
+    pub(crate) runner: Runner,
+    cargo: PathBuf,
+}
+
+impl Context {
+    /// Finds the repository by what cargo tells a program that it runs.
+    ///
+    /// # Errors
+    /// When cargo did not start us, or the system refuses what the runner wants.
+    pub(crate) fn new() -> Result<Self, String> {
+        let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+        let root = manifest
+            .as_deref()
+            .and_then(Path::parent)
+            .ok_or("CARGO_MANIFEST_DIR is not set; start this with `cargo xtask`")?
+            .to_owned();
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+        let target = std::path::absolute(target).map_err(|error| format!("no target directory: {error}"))?;
+        let cargo = std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from);
+        let runner = Runner::new().map_err(|error| format!("cannot watch over child processes: {error}"))?;
+        Ok(Self { root, target, runner, cargo })
+    }
+
+    /// Runs a step and ends what outlived it. An interrupted step leaves nothing behind, whoever started it.
+    ///
+    /// # Errors
+    /// The step's own; processes that are still there after a step that promises to leave none.
+    pub(crate) fn attempt(&self, step: &Step<Self>) -> Result<(), Stop> {
+        let before = orphans::list();
+        let result = (step.run)(self);
+        if result.is_ok() && step.leftovers == Leftovers::Fine {
+            return result;
+        }
+        let left = orphans::end_new(&before);
+        result?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let names = left.iter().map(|orphan| orphan.name.as_str()).collect::<Vec<_>>().join(", ");
+        Err(Stop::failed(format!("left processes running (ended now): {names}")))
+    }
+
+    /// The sidecar, as the step `build` left it.
+    pub(crate) fn sidecar(&self) -> Tool {
+        Tool::new(self.sidecar_path(), &self.root, NO_BINARY)
+    }
+
+    /// Where the step `build` left it.
+    pub(crate) fn sidecar_path(&self) -> PathBuf {
+        self.target.join("release/sidecar")
+    }
+
+    fn cargo_tool<const N: usize>(&self, arguments: [&str; N]) -> Tool {
+        Tool::new(&self.cargo, &self.root, NO_CARGO).args(arguments).env("CARGO_TARGET_DIR", &self.target)
+    }
+
+    fn cargo<const N: usize>(&self, arguments: [&str; N]) -> Result<(), Stop> {
+        self.runner.run(self.cargo_tool(arguments), BUILD_LIMIT)
+    }
+}
+
+/// Its own target directory: the cfg changes every crate, and would rebuild the others' artefacts back and forth.
+fn loom(context: &Context) -> Result<(), Stop> {
+    let tool = context
+        .cargo_tool(["test", "--package", "sidecar-loom-tests", "--release"])
+        .env("RUSTFLAGS", "--cfg sidecar_loom")
+        .env("CARGO_TARGET_DIR", context.target.join("loom"));
+    context.runner.run(tool, BUILD_LIMIT)
+}
+
+fn demo(context: &Context, driver: &str) -> Result<(), Stop> {
+    context.runner.run(context.sidecar().args(["demo", "--cases", "5", "--io", driver]), PLAY_LIMIT)
+}
