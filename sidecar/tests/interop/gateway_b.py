@@ -264,6 +264,7 @@ class Gateway:
         self.check("exit code 0 after drain", code == 0, f"exit code {code}")
         left = await self.sidecar.survivors_after(5.0)
         self.check("no process is left", not left, f"pids {left}")
+        self.check("the region is gone", not self.sidecar.files(), str(self.sidecar.files()))
         self.check("never redials after drain", self.arrivals.empty())
         self.check("every dial carried the token", not self.refused, f"refused: {self.refused}")
         self.check(

@@ -62,6 +62,10 @@ class SidecarProcess:
         with self.region.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as region:
             return region.find(self.token.encode()) >= 0
 
+    def files(self) -> list[Path]:
+        """What there is of the region and of the socket beside it."""
+        return [path for path in (self.region, Path(f"{self.region}.sock")) if path.exists()]
+
     def survivors(self) -> list[int]:
         """Processes that name this run's region in their arguments: the sidecar and its worker."""
         found = []
@@ -90,6 +94,6 @@ class SidecarProcess:
                     os.kill(process, how)
             if not await self.survivors_after(ENDS_WITHIN):
                 break
-        for path in (self.region, Path(f"{self.region}.sock")):
+        for path in self.files():
             path.unlink(missing_ok=True)
         self.home.cleanup()
