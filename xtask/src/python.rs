@@ -46,8 +46,7 @@ pub(crate) fn prepare(root: &Path, target: &Path, runner: &Runner) -> Result<(),
         .args(["-m", "pip", "install", "--disable-pip-version-check", "--quiet"])
         .args(["--retries", "2", "--timeout", "15", "--requirement", REQUIREMENTS]);
     let hint = format!(
-        "is the package index within reach? Behind a mirror set PIP_INDEX_URL; without a network install the \
-         packages of {REQUIREMENTS} from wheels with {}/bin/pip",
+        "if the package index is out of reach, set PIP_INDEX_URL or install {REQUIREMENTS} from wheels with {}/bin/pip",
         place.display()
     );
     runner.run(install, LIMIT).map_err(|stop| with_next_step(stop, &hint))
