@@ -1,0 +1,113 @@
+//! The worker's side of the handshake.
+
+use core::mem::MaybeUninit;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use rustix::process::PidfdFlags;
+
+use super::wire::{self, ANSWER, ANSWER_FDS, Refusal, Reply};
+use super::{Candidate, HANDSHAKE, SeatClaim, socket_path};
+use crate::sys;
+
+/// What a sidecar answered.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Granted(Box<Granted>),
+    Refused { why: Refusal, pid: u32, text: String },
+}
+
+/// A seat, and everything that comes with it.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    pub(crate) connection: OwnedFd,
+    pub(crate) region: OwnedFd,
+    pub(crate) doorbell: OwnedFd,
+    pub(crate) wake: OwnedFd,
+    pub(crate) seat: u8,
+    pub(crate) generation: u32,
+    pub(crate) owner_generation: u32,
+    pub(crate) resumed: bool,
+    pub(crate) region_id: u64,
+    pub(crate) total_bytes: u64,
+}
+
+/// Asks the owner of a region for a seat. Takes at most [`HANDSHAKE`].
+///
+/// # Errors
+/// `NotFound` or `ConnectionRefused` if no sidecar listens; `TimedOut` or `UnexpectedEof` if it did not answer;
+/// `InvalidData` if it speaks something else.
+pub(crate) fn connect(region: &Path, claim: Option<SeatClaim>) -> io::Result<Answer> {
+    let address = SocketAddrUnix::new(&socket_path(region))?;
+    // Nonblocking: with a full backlog `connect` would wait for a sidecar that may be stopped.
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    rustix::net::connect(&socket, &address)?;
+
+    let pid = std::process::id();
+    let hello = wire::write_hello(&Candidate { pid, start_time: sys::start_time(pid).unwrap_or(0), seat: claim });
+    let pidfd = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
+    let fds = [pidfd.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    rustix::net::sendmsg(&socket, &[IoSlice::new(&hello)], &mut control, SendFlags::NOSIGNAL)?;
+
+    if !sys::poll_in(&socket, HANDSHAKE)? {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let mut message = [0; ANSWER + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ANSWER_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::net::recvmsg(
+        &socket,
+        &mut [IoSliceMut::new(&mut message)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let fds: Vec<OwnedFd> = control
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    if received.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+    let reply = wire::read_reply(&message[..received.bytes]).map_err(|error| invalid(error.to_string()))?;
+    match reply {
+        Reply::Refused { why, pid, text } => Ok(Answer::Refused { why, pid, text }),
+        Reply::Granted { seat, generation, owner_generation, resumed, region, total } => {
+            let count = fds.len();
+            let Ok([region_fd, doorbell, wake]) = <[OwnedFd; ANSWER_FDS]>::try_from(fds) else {
+                return Err(invalid(format!("{count} descriptors came with the seat, {ANSWER_FDS} were due")));
+            };
+            Ok(Answer::Granted(Box::new(Granted {
+                connection: socket,
+                region: region_fd,
+                doorbell,
+                wake,
+                seat,
+                generation,
+                owner_generation,
+                resumed,
+                region_id: region,
+                total_bytes: total,
+            })))
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! One record of the journal: two copies of a few words, each with a count and a checksum.
+//!
+//! A write goes to the older copy, so that a writer killed at any instruction leaves the newer one whole; the reader
+//! takes the valid copy with the higher count. Nothing here is ordered against other memory: only the sidecar reads
+//! a journal, and only after its writer has died.
+
+use crate::map::Map;
+use crate::sync::Ordering;
+
+/// Where the two copies of a record of `N` words lie, and how often it was written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record<const N: usize> {
+    offset: usize,
+    count: u64,
+}
+
+/// What was found in the place of a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Read<const N: usize> {
+    /// Never written: all zero.
+    Blank,
+    /// Neither copy is whole, though something was written. A crash alone can't do this.
+    Corrupt,
+    /// The newest whole copy.
+    Words([u64; N]),
+}
+
+impl<const N: usize> Record<N> {
+    /// Bytes of both copies.
+    pub(super) const BYTES: usize = 2 * (N + 2) * 8;
+
+    /// The record at `offset`, continuing its count.
+    pub(super) fn open(map: &Map, offset: usize) -> (Self, Read<N>) {
+        let [first, second] = [0, 1].map(|copy| Self::copy(map, offset, copy));
+        let newest = match (first, second) {
+            (Some(first), Some(second)) => Some(if first.0 > second.0 { first } else { second }),
+            (first, second) => first.or(second),
+        };
+        if let Some((count, words)) = newest {
+            return (Self { offset, count }, Read::Words(words));
+        }
+        let blank = (0..2 * (N + 2)).all(|word| map.word64(offset + word * 8).load(Ordering::Relaxed) == 0);
+        (Self { offset, count: 0 }, if blank { Read::Blank } else { Read::Corrupt })
+    }
+
+    /// Writes the next version.
+    pub(super) fn write(&mut self, map: &Map, words: &[u64; N]) {
+        self.count += 1;
+        let start = Self::start(self.offset, (self.count & 1) as usize);
+        map.word64(start).store(self.count, Ordering::Relaxed);
+        for (index, word) in words.iter().enumerate() {
+            map.word64(start + 8 * (1 + index)).store(*word, Ordering::Relaxed);
+        }
+        // Release only keeps the compiler from moving the check in front of the words.
+        map.word64(start + 8 * (1 + N)).store(check(self.offset, self.count, words), Ordering::Release);
+    }
+
+    fn copy(map: &Map, offset: usize, copy: usize) -> Option<(u64, [u64; N])> {
+        let start = Self::start(offset, copy);
+        let count = map.word64(start).load(Ordering::Relaxed);
+        let words = core::array::from_fn(|index| map.word64(start + 8 * (1 + index)).load(Ordering::Relaxed));
+        let found = map.word64(start + 8 * (1 + N)).load(Ordering::Relaxed);
+        (count != 0 && (count & 1) as usize == copy && found == check(offset, count, &words))
+            .then_some((count, words))
+    }
+
+    const fn start(offset: usize, copy: usize) -> usize {
+        offset + copy * (N + 2) * 8
+    }
+}
+
+/// A checksum that catches torn and stray writes, a few nanoseconds for a small record. It is no protection against
+/// somebody who wants to forge a record: who may write the file owns it.
+fn check(offset: usize, count: u64, words: &[u64]) -> u64 {
+    // The multiplier is the 64-bit golden ratio, odd and with well spread bits; the offset keeps a record that was
+    // copied to another place from being taken for that place's.
+    const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut sum = (offset as u64 ^ MULTIPLIER).wrapping_mul(MULTIPLIER);
+    for word in core::iter::once(&count).chain(words) {
+        sum = (sum ^ word).wrapping_mul(MULTIPLIER);
+        sum ^= sum >> 29;
+    }
+    sum
+}

@@ -1,0 +1,264 @@
+//! The sidecar's side of the region: what the frame loop calls. One thread has it.
+//!
+//! ```text
+//! claim_slot -> (receive into slot_base) -> publish ----> worker ----> poll_worker -> Action
+//!                                                                        copy it out, finish_action
+//!                                  journal().action_started, (send), journal().action_sent, answered
+//! ```
+//!
+//! `poll_worker` gives one thing at a time; after an action it gives nothing more until [`Owner::finish_action`].
+//! Before it sleeps, the loop calls [`Owner::arm`], and sleeps on [`Owner::doorbell`] only if that says so; afterwards
+//! [`Owner::disarm`]. Seats change by the `seat_*` functions, which the control thread asks for through the loop.
+//!
+//! Nothing here believes what a worker wrote: see [`crate::slots`] for who owns what, and [`uplink`] for what is
+//! checked. It blocks nowhere.
+
+mod delivery;
+pub(crate) mod doorbell;
+mod link;
+mod seats;
+mod uplink;
+
+use core::time::Duration;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sidecar_core::agent::HEADROOM;
+use sidecar_core::time::Instant;
+use sidecar_core::tunnel::Epoch;
+
+use crate::errors::ErrorLog;
+use crate::journal::{Journal, SeatRecord, Standing};
+use crate::layout::{Geometry, Layout, SEATS, block, control, seat_block};
+use crate::map::Map;
+use crate::slots::{Held, Ledger, Observed, SlotIndex};
+use crate::stats::{Gauge, Stats};
+use crate::sync::Ordering;
+use crate::{clock, region};
+pub use delivery::NotSent;
+pub use doorbell::DoorbellHandle;
+pub use seats::{Orphan, SeatGrant, SeatInfo, SeatRefused};
+use seats::Seat;
+pub use uplink::{FromWorker, SeatPoisoned};
+
+/// How often an owner looks at a worker that can't ring its doorbell yet (see [`Owner::must_poll`]).
+const SURVIVOR_POLL: Duration = Duration::from_millis(1);
+
+/// What a region consists of, before it has an owner.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) path: PathBuf,
+    /// Holds the lock; neither mapped nor passed on.
+    pub(crate) lock: File,
+    /// A description of its own, which is.
+    pub(crate) shared: File,
+    pub(crate) map: Arc<Map>,
+    pub(crate) layout: Layout,
+    pub(crate) region: u64,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Owner {
+    parts: Parts,
+    journal: Journal,
+    ledger: Ledger,
+    seats: [Seat; SEATS],
+    stats: Stats,
+    errors: ErrorLog,
+    doorbell: DoorbellHandle,
+    /// An action was given out and [`Owner::finish_action`] is due.
+    pending: Option<uplink::Pending>,
+    /// Something waits for delivery that could not be delivered yet.
+    behind: bool,
+    since: Instant,
+}
+
+impl Owner {
+    /// `past`: the seats as a dead sidecar left them.
+    pub(crate) fn new(
+        parts: Parts,
+        journal: Journal,
+        ledger: Ledger,
+        past: [Option<SeatRecord>; SEATS],
+    ) -> io::Result<Self> {
+        let map = &parts.map;
+        let since = journal.main().owner_since;
+        map.word32(control::OWNER_GENERATION).store(journal.main().owner_generation, Ordering::Release);
+        let seats = core::array::from_fn(|index| {
+            Seat::new(map, &parts.layout, &ledger, index, past[index].unwrap_or(SeatRecord::EMPTY))
+        });
+        let mut owner = Self {
+            stats: Stats::new(Arc::clone(map)),
+            errors: ErrorLog::new(Arc::clone(map)),
+            doorbell: DoorbellHandle::new()?,
+            parts,
+            journal,
+            ledger,
+            seats,
+            pending: None,
+            behind: true,
+            since,
+        };
+        owner.settle_past_seats();
+        owner.wake_worker();
+        owner.set_gauges();
+        Ok(owner)
+    }
+
+    /// Number and size of the slots.
+    pub const fn geometry(&self) -> Geometry {
+        self.parts.layout.geometry()
+    }
+
+    /// The path of the region.
+    pub fn path(&self) -> &Path {
+        &self.parts.path
+    }
+
+    /// Bytes of a slot, headroom included: what may be written at [`Owner::slot_base`].
+    pub const fn slot_bytes(&self) -> usize {
+        HEADROOM as usize + self.geometry().observation_bytes as usize
+    }
+
+    /// Start of a slot's headroom; [`Owner::slot_bytes`] may be written there while the slot is claimed. The address
+    /// stays valid for as long as this owner lives. A worker may be writing there too: make no reference of it.
+    pub fn slot_base(&self, slot: SlotIndex) -> *mut u8 {
+        self.parts.map.range(self.parts.layout.slot(slot.at()), self.slot_bytes())
+    }
+
+    /// A free slot, for receiving into. `None`: all are taken.
+    pub fn claim_slot(&mut self) -> Option<SlotIndex> {
+        self.ledger.claim()
+    }
+
+    /// Gives back a claimed slot that was not published. No receive into it may be under way.
+    pub fn unclaim(&mut self, slot: SlotIndex) {
+        self.ledger.unclaim(slot);
+    }
+
+    /// An observation has arrived in a claimed slot, its payload right behind the headroom. It is kept until answered,
+    /// and delivered at once to a worker that takes deliveries ([`Owner::deliver_pending`]).
+    pub fn publish(&mut self, slot: SlotIndex, observed: &Observed) {
+        debug_assert!(observed.length <= self.geometry().observation_bytes);
+        self.ledger.hold(slot, observed, 0, &mut self.journal);
+        self.behind = true;
+        self.deliver();
+        self.set_gauges();
+    }
+
+    /// An action for this observation was sent, or it needs none any more.
+    pub fn answered(&mut self, sequence: u64) {
+        self.ledger.answered(sequence, &mut self.journal);
+        self.set_gauges();
+    }
+
+    /// The session is over: its observations need no answer, and the worker can see it.
+    pub fn close_epoch(&mut self, epoch: Epoch) {
+        self.ledger.close_epoch(epoch, &mut self.journal);
+        self.parts.map.word32(control::EPOCH).store(epoch.0, Ordering::Release);
+        self.set_gauges();
+    }
+
+    /// The oldest observation for which no action has come yet.
+    pub fn oldest_unanswered(&self) -> Option<Held> {
+        self.ledger.oldest_unanswered()
+    }
+
+    /// How many observations wait for an action.
+    pub fn unanswered(&self) -> u32 {
+        self.ledger.unanswered()
+    }
+
+    /// Slots that can be claimed.
+    pub fn free_slots(&self) -> u32 {
+        self.ledger.free_slots()
+    }
+
+    /// Slots that are taken only because a worker still holds a view of an answered observation. If no slot is free,
+    /// they are what starves the tunnel: say so.
+    pub fn lent_after_answer(&self) -> u32 {
+        self.ledger.lent_after_answer()
+    }
+
+    /// The journal, for what the frame loop alone knows.
+    pub const fn journal(&mut self) -> &mut Journal {
+        &mut self.journal
+    }
+
+    /// The statistics pages.
+    pub const fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The log of distinct errors.
+    pub const fn errors(&self) -> &ErrorLog {
+        &self.errors
+    }
+
+    /// Announces that the frame loop is about to sleep on the doorbell. `false`: something has come already; don't
+    /// sleep. Either way [`Owner::disarm`] follows.
+    pub fn arm(&mut self) -> bool {
+        for seat in &self.seats {
+            seat.link.arm();
+        }
+        if self.pending.is_some() {
+            // Nothing more is given out before finish_action, so nothing that comes is a reason to wake.
+            return true;
+        }
+        !self.seats.iter().any(|seat| seat.is_read() && seat.link.has_something())
+    }
+
+    /// The frame loop is awake again.
+    pub fn disarm(&mut self) {
+        for seat in &self.seats {
+            seat.link.disarm();
+        }
+        self.doorbell.clear();
+    }
+
+    /// How soon to look again although the doorbell did not ring: a worker that survived the last sidecar can't ring
+    /// this one's until it has attached again.
+    pub fn must_poll(&self) -> Option<Duration> {
+        let survivor = self.seats.iter().any(|seat| seat.record.standing == Standing::Live && !seat.connected);
+        survivor.then_some(SURVIVOR_POLL)
+    }
+
+    /// The eventfd that the worker rings while the frame loop is armed, and the control thread at any time.
+    pub fn doorbell(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
+    }
+
+    /// For the control thread.
+    pub fn doorbell_handle(&self) -> DoorbellHandle {
+        self.doorbell.clone()
+    }
+
+    /// Ends in order: tells workers that nobody follows, and removes the region's name. What is mapped stays mapped.
+    /// Dropping an owner instead is like a crash: a successor takes over.
+    pub fn close(mut self) {
+        self.parts.map.word32(control::STATE).store(control::STATE_ENDED, Ordering::Release);
+        self.wake_worker();
+        region::remove(&self.parts);
+    }
+
+    fn set_gauges(&self) {
+        self.stats.set(Gauge::Unanswered, self.ledger.unanswered().into());
+        self.stats.set(Gauge::FreeSlots, self.ledger.free_slots().into());
+        self.stats.set(Gauge::LentSlots, self.ledger.lent_after_answer().into());
+    }
+
+    fn generation_word(&self, seat: usize) -> usize {
+        block(seat) + seat_block::GENERATION
+    }
+
+    fn now() -> Instant {
+        clock::now()
+    }
+}
+
+#[cfg(test)]
+mod tests;

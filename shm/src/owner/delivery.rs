@@ -1,0 +1,121 @@
+//! What goes to the worker: observations, oldest first, and records.
+
+use sidecar_core::agent::HEADROOM;
+use sidecar_core::record::{self, MAX_RECORD, ToWorker};
+
+use super::Owner;
+use crate::cells::RECORD;
+use crate::descriptor::{self, Descriptor, Kind};
+use crate::slots::Delivery;
+use crate::stats::{Counter, Gauge};
+
+/// Why a record did not reach a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotSent {
+    /// None is attached.
+    #[error("no worker is attached")]
+    NoWorker,
+    /// It does not read: try again when it has.
+    #[error("the worker's ring is full")]
+    Full,
+}
+
+impl Owner {
+    /// Opens deliveries to the attached worker, if they were not, and hands it everything that waits for an action and
+    /// that it does not have: oldest first, what another worker may have seen flagged as redelivered. What finds no
+    /// room in the ring follows by itself. Returns how many were delivered now.
+    pub fn deliver_pending(&mut self) -> u32 {
+        if let Some(live) = self.live()
+            && !self.seats[live].record.open
+        {
+            self.seats[live].record.open = true;
+            let record = self.seats[live].record;
+            self.journal.seat(live, &record);
+            self.behind = true;
+        }
+        self.deliver()
+    }
+
+    /// Says something to the attached worker.
+    ///
+    /// # Errors
+    /// See [`NotSent`].
+    pub fn send(&mut self, record: &ToWorker) -> Result<(), NotSent> {
+        let live = self.live().ok_or(NotSent::NoWorker)?;
+        let mut bytes = [0; MAX_RECORD];
+        // MAX_RECORD is enough for every record, by its definition; no room is the only thing left that can be said.
+        let length = record::encode(record, &mut bytes).map_err(|_| NotSent::Full)?;
+        let seat = &mut self.seats[live];
+        seat.link.push(&RECORD, &bytes[..length]).map_err(|_| NotSent::Full)?;
+        seat.link.post(seat.wake.as_ref(), &self.stats);
+        Ok(())
+    }
+
+    /// Wakes the worker if it sleeps. Publishing and sending do it themselves.
+    pub fn wake_worker(&mut self) {
+        for seat in self.seats.iter_mut().filter(|seat| seat.is_read()) {
+            seat.link.post(seat.wake.as_ref(), &self.stats);
+        }
+    }
+
+    /// Delivers what can be delivered, and remembers whether something is left.
+    pub(super) fn deliver(&mut self) -> u32 {
+        if !self.behind {
+            return 0;
+        }
+        let Some(live) = self.live().filter(|live| self.seats[*live].record.open) else { return 0 };
+        if self.seats.iter().any(|seat| seat.drain_to.is_some_and(|to| !seat.link.has_read_up_to(to))) {
+            // A predecessor's finished actions come first: they may answer what would be delivered again.
+            return 0;
+        }
+        self.behind = false;
+        let mut delivered = 0;
+        while let Some(delivery) = self.ledger.undelivered(live) {
+            if self.seats[live].link.free() == 0 {
+                self.behind = true;
+                break;
+            }
+            self.hand_over(live, &delivery);
+            delivered += 1;
+        }
+        if delivered > 0 {
+            let seat = &mut self.seats[live];
+            seat.link.post(seat.wake.as_ref(), &self.stats);
+            self.stats.set(Gauge::Unanswered, self.ledger.unanswered().into());
+        }
+        delivered
+    }
+
+    fn hand_over(&mut self, live: usize, delivery: &Delivery) {
+        let Delivery { slot, generation, observed, again } = *delivery;
+        let link = &mut self.seats[live].link;
+        // Journalled before the push, with the position: a crash in between is seen from the ring's tail.
+        self.ledger.lend(slot, live, link.down_tail(), &mut self.journal);
+        let mut flags = 0;
+        if again {
+            flags |= descriptor::REDELIVERED;
+            self.stats.count(Counter::Redelivered);
+        }
+        if observed.length == 0 {
+            flags |= descriptor::EMPTY;
+        }
+        let descriptor = Descriptor {
+            kind: Kind::Observation,
+            flags,
+            epoch: observed.epoch.0,
+            sequence: observed.sequence,
+            slot: slot.number(),
+            generation,
+            offset: HEADROOM,
+            length: observed.length,
+            stamps: [
+                observed.first_byte.as_nanos(),
+                observed.last_byte.as_nanos(),
+                Self::now().as_nanos(),
+                0,
+            ],
+        };
+        let pushed = link.push(&descriptor, &[]);
+        debug_assert!(pushed.is_ok(), "room was there, and nobody else pushes");
+    }
+}

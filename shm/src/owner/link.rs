@@ -1,0 +1,155 @@
+//! The two rings of a seat and their wake-ups, from the sidecar's end.
+//!
+//! The ring from the worker is read with a private head: the worker sees its cells as taken only at
+//! [`Link::commit`], after the effect of a record was journalled or an action was copied out. So a crash in between
+//! loses nothing: the successor reads it again, and what was journalled already is skipped by position.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use super::doorbell;
+use crate::cells::{Head, MappedCells};
+use crate::descriptor::Descriptor;
+use crate::eventcount::EventCount;
+use crate::futex;
+use crate::layout::{Layout, block, down_cells, seat_block, worker_page};
+use crate::map::Map;
+use crate::ring::{Cells, Consumer, Full, Poison, Producer};
+use crate::slots::Ledger;
+use crate::stats::{Counter, Stats};
+use crate::sync::{AtomicU32, Ordering, fence};
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Link {
+    map: Arc<Map>,
+    block: usize,
+    page: usize,
+    down: Producer<MappedCells>,
+    up: Consumer<MappedCells>,
+    /// Where the next record is read.
+    head: Arc<AtomicU32>,
+}
+
+impl Link {
+    /// Goes on where the words of the seat say; a seat that was reset starts at 0.
+    pub(super) fn open(map: &Arc<Map>, layout: &Layout, seat: usize, ledger: &Ledger) -> Self {
+        let (block, page) = (block(seat), layout.seat_area(seat));
+        let down = MappedCells::new(
+            Arc::clone(map),
+            down_cells(seat),
+            block + seat_block::DOWN_TAIL,
+            Head::Mapped(page + worker_page::DOWN_HEAD),
+        );
+        let shared = map.word32(block + seat_block::UP_HEAD).load(Ordering::Relaxed);
+        let head = ledger.applied_up_to(seat, shared);
+        map.word32(block + seat_block::UP_HEAD).store(head, Ordering::Release);
+        let head = Arc::new(AtomicU32::new(head));
+        let up = MappedCells::new(
+            Arc::clone(map),
+            layout.up_cells(seat),
+            page + worker_page::UP_TAIL,
+            Head::Private(Arc::clone(&head)),
+        );
+        Self { map: Arc::clone(map), block, page, down: Producer::new(down), up: Consumer::new(up), head }
+    }
+
+    pub(super) fn push(&mut self, descriptor: &Descriptor, record: &[u8]) -> Result<(), Full> {
+        self.down.try_push(descriptor, record)
+    }
+
+    /// Cells that can be pushed.
+    pub(super) fn free(&mut self) -> u32 {
+        self.down.free()
+    }
+
+    /// Position of the next push.
+    pub(super) fn down_tail(&self) -> u32 {
+        self.map.word32(self.block + seat_block::DOWN_TAIL).load(Ordering::Relaxed)
+    }
+
+    /// How far the worker says that it has read.
+    pub(super) fn down_head(&self) -> u32 {
+        self.map.word32(self.page + worker_page::DOWN_HEAD).load(Ordering::Acquire)
+    }
+
+    pub(super) fn pop(&mut self, record: &mut [u8; 384]) -> Result<Option<(Descriptor, usize)>, Poison> {
+        self.up.try_pop(record)
+    }
+
+    /// Position of what was popped last.
+    pub(super) fn position(&self) -> u32 {
+        self.head.load(Ordering::Relaxed).wrapping_sub(1)
+    }
+
+    /// Where the worker says that its next record goes.
+    pub(super) fn up_tail(&self) -> u32 {
+        self.map.word32(self.page + worker_page::UP_TAIL).load(Ordering::Acquire)
+    }
+
+    pub(super) fn has_something(&self) -> bool {
+        self.up_tail() != self.head.load(Ordering::Relaxed)
+    }
+
+    /// Whether everything before a position was read.
+    pub(super) fn has_read_up_to(&self, position: u32) -> bool {
+        position.wrapping_sub(self.head.load(Ordering::Relaxed)).cast_signed() <= 0
+    }
+
+    /// Everything popped so far is dealt with: its cells, and the slots that its actions lay in, are the worker's.
+    pub(super) fn commit(&mut self, wake: Option<&OwnedFd>, stats: &Stats) {
+        let head = self.head.load(Ordering::Relaxed);
+        self.map.word32(self.block + seat_block::UP_HEAD).store(head, Ordering::Release);
+        // Partner: the fence in the worker's wait for room, between its wish and its last look at the head.
+        fence(Ordering::SeqCst);
+        if self.map.word32(self.page + worker_page::WANTS_ROOM).load(Ordering::Relaxed) != 0 {
+            self.post(wake, stats);
+        }
+    }
+
+    /// Tells the worker that there is something, with a system call only if it sleeps.
+    pub(super) fn post(&mut self, wake: Option<&OwnedFd>, stats: &Stats) {
+        if self.down_events().post() {
+            stats.count(Counter::Wakes);
+            self.ring(wake);
+        }
+    }
+
+    /// Wakes the worker whether it says that it sleeps or not.
+    pub(super) fn wake(&mut self, wake: Option<&OwnedFd>, stats: &Stats) {
+        let _ = self.down_events().post();
+        stats.count(Counter::Wakes);
+        self.ring(wake);
+    }
+
+    pub(super) fn arm(&self) {
+        let _ = self.up_events().prepare();
+    }
+
+    pub(super) fn disarm(&self) {
+        self.up_events().cancel();
+    }
+
+    fn ring(&self, wake: Option<&OwnedFd>) {
+        match wake {
+            Some(wake) if self.map.word32(self.page + worker_page::BY_EVENTFD).load(Ordering::Relaxed) != 0 => {
+                doorbell::ring(wake.as_fd());
+            }
+            _ => futex::wake(self.map.word32(self.block + seat_block::DOWN_SEQUENCE)),
+        }
+    }
+
+    fn down_events(&self) -> EventCount<'_> {
+        EventCount::new(
+            self.map.word32(self.block + seat_block::DOWN_SEQUENCE),
+            self.map.word32(self.page + worker_page::DOWN_WAITERS),
+        )
+    }
+
+    fn up_events(&self) -> EventCount<'_> {
+        EventCount::new(
+            self.map.word32(self.page + worker_page::UP_SEQUENCE),
+            self.map.word32(self.block + seat_block::UP_WAITERS),
+        )
+    }
+}

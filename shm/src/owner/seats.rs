@@ -1,0 +1,376 @@
+//! Seats: who is attached, who has gone, and what is proved about it.
+//!
+//! A seat goes empty -> live -> dying -> empty. It is dying from the end of its connection on, or from nonsense in its
+//! pages; and empty again only once the worker's process is proved gone, since until then that process can write the
+//! seat's pages and the slots it was given. Meanwhile a successor takes the other seat.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use core::time::Duration;
+use rustix::process::{Pid, PidfdFlags};
+
+use super::doorbell::{self, DoorbellHandle};
+use super::link::Link;
+use super::{Owner, Parts};
+use crate::attach::Candidate;
+use crate::clock;
+use crate::journal::{SeatRecord, Standing};
+use crate::layout::{Layout, SEATS, block, control, seat_block, worker_page};
+use crate::map::Map;
+use crate::slots::{Held, Ledger};
+use crate::stats::{Counter, Gauge};
+use crate::sync::Ordering;
+use crate::sys;
+
+/// A worker that survived a sidecar has this long to come back before another may take its place.
+const SURVIVOR_RETURNS_WITHIN: Duration = Duration::from_secs(2);
+
+/// What a worker gets with its seat; the control thread hands it on.
+#[derive(Debug)]
+pub struct SeatGrant {
+    /// Number of the seat.
+    pub seat: u8,
+    /// Issued anew for each worker of a seat.
+    pub generation: u32,
+    /// The same worker had it before a restart of the sidecar: it is warm, and its observations are still its own.
+    pub resumed: bool,
+    /// Counts the owners of this region.
+    pub owner_generation: u32,
+    /// Id of the region.
+    pub region_id: u64,
+    /// Its size.
+    pub total_bytes: u64,
+    /// The region, by a description that carries no lock.
+    pub region: OwnedFd,
+    /// The frame loop's doorbell.
+    pub doorbell: OwnedFd,
+    /// The eventfd that wakes this worker, if it waits on that.
+    pub wake: OwnedFd,
+}
+
+/// Why a worker gets no seat now.
+#[derive(Debug, thiserror::Error)]
+pub enum SeatRefused {
+    /// One is attached already.
+    #[error("the worker with pid {pid} is attached; stop it first, a region serves one worker")]
+    Live {
+        /// Its pid; 0 across pid namespaces.
+        pid: u32,
+    },
+    /// Both seats belong to workers that were given up and whose processes have not ended.
+    #[error("workers with pids {} and {} were detached and still run; end them first", pids[0], pids[1])]
+    NotYet {
+        /// Their pids; 0 across pid namespaces.
+        pids: [u32; SEATS],
+    },
+    /// The system refused.
+    #[error("no descriptor for the worker: {0}")]
+    Failed(#[from] io::Error),
+}
+
+/// The worker that is attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SeatInfo {
+    /// Number of the seat.
+    pub seat: u8,
+    /// Generation that it was granted with.
+    pub generation: u32,
+    /// Pid of the worker, for messages; 0 across pid namespaces.
+    pub pid: u32,
+    /// Its connection stands. `false` only after a take-over, until the survivor has come back.
+    pub connected: bool,
+    /// It takes deliveries.
+    pub open: bool,
+}
+
+/// A seat that a dead sidecar left to a worker of which nothing has been heard since.
+#[derive(Debug)]
+pub struct Orphan {
+    /// Number of the seat.
+    pub seat: u8,
+    /// Generation that it was granted with.
+    pub generation: u32,
+    /// Pid that it had, for messages.
+    pub pid: u32,
+    /// Readable once that process has ended; `None` if it can't be found from here.
+    pub pidfd: Option<OwnedFd>,
+}
+
+/// A seat's private side.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) record: SeatRecord,
+    pub(super) connected: bool,
+    pub(super) link: Link,
+    /// While dying: actions before this ring position are taken before anything of this seat is given to another.
+    pub(super) drain_to: Option<u32>,
+    /// The process is proved gone; the seat becomes empty when its ring has been read.
+    pub(super) gone: bool,
+    pub(super) wake: Option<OwnedFd>,
+}
+
+impl Seat {
+    pub(super) fn new(map: &Arc<Map>, layout: &Layout, ledger: &Ledger, index: usize, record: SeatRecord) -> Self {
+        let link = Link::open(map, layout, index, ledger);
+        let drain_to = (record.standing == Standing::Dying).then(|| link.up_tail());
+        Self { record, connected: false, link, drain_to, gone: false, wake: None }
+    }
+
+    /// Whether anything that its worker wrote is still read.
+    pub(super) const fn is_read(&self) -> bool {
+        matches!(self.record.standing, Standing::Live | Standing::Dying)
+    }
+}
+
+impl Owner {
+    /// A worker said hello: gives it a seat, or the one it already has.
+    ///
+    /// After this the bridge tells the worker what it must know ([`Owner::send`]), and opens deliveries with
+    /// [`Owner::deliver_pending`] when the worker is ready for them. A grant with `resumed` is open as it was.
+    ///
+    /// # Errors
+    /// See [`SeatRefused`].
+    pub fn seat_join(&mut self, candidate: &Candidate) -> Result<SeatGrant, SeatRefused> {
+        if let Some(seat) = self.seat_to_return_to(candidate) {
+            return self.grant(seat, true, candidate);
+        }
+        if let Some(live) = self.live() {
+            let record = self.seats[live].record;
+            let late = Self::now().since(self.since) > SURVIVOR_RETURNS_WITHIN;
+            let survivor = !self.seats[live].connected;
+            if !(survivor && (late || !may_run(&record))) {
+                return Err(SeatRefused::Live { pid: record.pid });
+            }
+            self.end_connection(live);
+        }
+        let Some(free) = (0..SEATS).find(|seat| self.seats[*seat].record.standing == Standing::Empty) else {
+            return Err(SeatRefused::NotYet { pids: self.seats.each_ref().map(|seat| seat.record.pid) });
+        };
+        self.reset(free);
+        self.grant(free, false, candidate)
+    }
+
+    /// The connection of a worker ended: a successor may come. A late word about an earlier worker changes nothing.
+    pub fn seat_connection_ended(&mut self, seat: u8, generation: u32) {
+        if let Some(seat) = self.named(seat, generation)
+            && self.seats[seat].record.standing == Standing::Live
+        {
+            self.end_connection(seat);
+        }
+    }
+
+    /// The process of a worker is proved gone: what it held is free, its seat will be as soon as its last words are
+    /// read. Returns the observations that it had and did not answer; they go to the worker that is there, or comes.
+    pub fn seat_proved_dead(&mut self, seat: u8, generation: u32) -> Vec<Held> {
+        let Some(seat) = self.named(seat, generation) else { return Vec::new() };
+        if self.seats[seat].record.standing == Standing::Live {
+            self.end_connection(seat);
+        }
+        self.seats[seat].gone = true;
+        let had = self.ledger.in_hands(seat);
+        self.bury(seat);
+        self.deliver();
+        self.set_gauges();
+        had
+    }
+
+    /// Detaches the live worker because of nonsense that it said; nothing more is read from it.
+    pub fn seat_poison(&mut self, why: &str) {
+        if let Some(live) = self.live() {
+            self.poison(live, why);
+        }
+    }
+
+    /// The worker that is attached, if there is one.
+    pub fn live_seat(&self) -> Option<SeatInfo> {
+        self.live().map(|seat| {
+            let Seat { record, connected, .. } = &self.seats[seat];
+            SeatInfo {
+                // There are two.
+                seat: seat as u8,
+                generation: record.generation,
+                pid: record.pid,
+                connected: *connected,
+                open: record.open,
+            }
+        })
+    }
+
+    /// The seats that a take-over found with workers of which nothing has been heard since. The control thread watches
+    /// their pidfds and says [`Owner::seat_proved_dead`]; those that return say hello.
+    pub fn orphans(&self) -> Vec<Orphan> {
+        let orphan = |(index, seat): (usize, &Seat)| {
+            let record = seat.record;
+            (record.standing != Standing::Empty && !seat.connected && !seat.gone).then(|| Orphan {
+                // There are two.
+                seat: index as u8,
+                generation: record.generation,
+                pid: record.pid,
+                pidfd: find(&record),
+            })
+        };
+        self.seats.iter().enumerate().filter_map(orphan).collect()
+    }
+
+    pub(super) fn live(&self) -> Option<usize> {
+        self.seats.iter().position(|seat| seat.record.standing == Standing::Live)
+    }
+
+    /// After a take-over: seats of which the process is gone for certain.
+    pub(super) fn settle_past_seats(&mut self) {
+        for seat in 0..SEATS {
+            let record = self.seats[seat].record;
+            if record.standing == Standing::Empty || may_run(&record) {
+                continue;
+            }
+            // There are two.
+            self.seat_proved_dead(seat as u8, record.generation);
+        }
+    }
+
+    pub(super) fn poison(&mut self, seat: usize, why: &str) {
+        let record = &mut self.seats[seat].record;
+        record.standing = Standing::Poisoned;
+        record.open = false;
+        let record = *record;
+        self.journal.seat(seat, &record);
+        self.parts.map.word32(block(seat) + seat_block::POISONED).store(1, Ordering::Release);
+        self.seats[seat].link.wake(self.seats[seat].wake.as_ref(), &self.stats);
+        self.ledger.blame(seat, self.seats[seat].link.down_head(), &mut self.journal);
+        self.stats.count(Counter::Poisoned);
+        self.stats.set(Gauge::WorkerPid, 0);
+        self.errors.note(crate::errors::KIND_POISONED, &format!("worker detached: {why}"), Self::now());
+        if self.pending.as_ref().is_some_and(|pending| pending.seat == seat) {
+            // Its action has not been copied out and will not be trusted.
+            self.pending = None;
+        }
+        self.behind = true;
+    }
+
+    /// Makes a seat empty once its process is gone and its last words are read.
+    pub(super) fn bury(&mut self, seat: usize) {
+        let Seat { record, gone, link, .. } = &self.seats[seat];
+        let unread = record.standing == Standing::Dying && link.has_something();
+        let pending = self.pending.as_ref().is_some_and(|pending| pending.seat == seat);
+        if !gone || unread || pending {
+            return;
+        }
+        self.ledger.forget_seat(seat, &mut self.journal);
+        let entry = &mut self.seats[seat];
+        entry.record = SeatRecord { generation: entry.record.generation, ..SeatRecord::EMPTY };
+        entry.connected = false;
+        entry.drain_to = None;
+        entry.gone = false;
+        entry.wake = None;
+        self.journal.seat(seat, &entry.record);
+        self.behind = true;
+    }
+
+    fn end_connection(&mut self, seat: usize) {
+        let entry = &mut self.seats[seat];
+        entry.connected = false;
+        entry.record.standing = Standing::Dying;
+        entry.drain_to = Some(entry.link.up_tail());
+        let record = entry.record;
+        self.journal.seat(seat, &record);
+        self.ledger.blame(seat, self.seats[seat].link.down_head(), &mut self.journal);
+        self.stats.count(Counter::Detached);
+        self.stats.set(Gauge::WorkerPid, 0);
+        self.behind = true;
+    }
+
+    /// The seat that this worker has and may go on with.
+    fn seat_to_return_to(&self, candidate: &Candidate) -> Option<usize> {
+        let claim = candidate.seat.filter(|claim| claim.region == self.parts.region)?;
+        let seat = self.named(claim.seat, claim.generation)?;
+        let entry = &self.seats[seat];
+        match entry.record.standing {
+            Standing::Live => (!entry.connected).then_some(seat),
+            // Its connection broke, and nobody has taken its place.
+            Standing::Dying => (!entry.gone && self.live().is_none()).then_some(seat),
+            Standing::Empty | Standing::Poisoned => None,
+        }
+    }
+
+    fn named(&self, seat: u8, generation: u32) -> Option<usize> {
+        let seat = usize::from(seat);
+        let record = self.seats.get(seat)?.record;
+        (record.standing != Standing::Empty && record.generation == generation).then_some(seat)
+    }
+
+    /// Wipes the pages of an empty seat for its next worker.
+    fn reset(&mut self, seat: usize) {
+        let Parts { map, layout, .. } = &self.parts;
+        let page = layout.seat_area(seat);
+        for word in [
+            page + worker_page::DOWN_HEAD,
+            page + worker_page::UP_TAIL,
+            page + worker_page::UP_SEQUENCE,
+            page + worker_page::DOWN_WAITERS,
+            page + worker_page::WANTS_ROOM,
+            page + worker_page::BY_EVENTFD,
+            block(seat) + seat_block::POISONED,
+            block(seat) + seat_block::DOWN_TAIL,
+            block(seat) + seat_block::UP_HEAD,
+            block(seat) + seat_block::UP_WAITERS,
+        ] {
+            map.word32(word).store(0, Ordering::Relaxed);
+        }
+        self.seats[seat].link = Link::open(map, layout, seat, &self.ledger);
+        let generation = self.seats[seat].record.generation.wrapping_add(1);
+        map.word32(self.generation_word(seat)).store(generation, Ordering::Release);
+        self.seats[seat].record.generation = generation;
+    }
+
+    fn grant(&mut self, seat: usize, resumed: bool, candidate: &Candidate) -> Result<SeatGrant, SeatRefused> {
+        let wake = doorbell::eventfd()?;
+        let grant = SeatGrant {
+            // There are two.
+            seat: seat as u8,
+            generation: self.seats[seat].record.generation,
+            resumed,
+            owner_generation: self.parts.map.word32(control::OWNER_GENERATION).load(Ordering::Relaxed),
+            region_id: self.parts.region,
+            total_bytes: self.parts.layout.total() as u64,
+            region: File::try_clone(&self.parts.shared)?.into(),
+            doorbell: DoorbellHandle::as_fd(&self.doorbell).try_clone_to_owned()?,
+            wake: wake.try_clone()?,
+        };
+        let entry = &mut self.seats[seat];
+        entry.wake = Some(wake);
+        entry.connected = true;
+        entry.drain_to = None;
+        entry.record = SeatRecord {
+            standing: Standing::Live,
+            open: resumed && entry.record.open,
+            generation: entry.record.generation,
+            pid: candidate.pid,
+            start_time: if candidate.pid == 0 { 0 } else { sys::start_time(candidate.pid).unwrap_or(0) },
+        };
+        let record = entry.record;
+        self.journal.seat(seat, &record);
+        self.stats.count(Counter::Attached);
+        self.stats.set(Gauge::WorkerPid, candidate.pid.into());
+        self.behind = true;
+        if resumed {
+            self.deliver();
+        }
+        Ok(grant)
+    }
+}
+
+/// Whether the process of a seat may still run. Only "no" is certain.
+fn may_run(record: &SeatRecord) -> bool {
+    record.pid == 0 || record.start_time == 0 || sys::start_time(record.pid) == Some(record.start_time)
+}
+
+/// The pidfd of the process of a seat, if it still runs under the pid it had.
+fn find(record: &SeatRecord) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(record.pid.cast_signed())?;
+    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    // Looked at after the pidfd was opened: from then on it can't be another process.
+    (record.start_time != 0 && sys::start_time(record.pid) == Some(record.start_time)).then_some(pidfd)
+}

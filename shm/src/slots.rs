@@ -1,0 +1,408 @@
+//! The ownership ledger of the observation slots: who may touch which slot, decided from private memory alone.
+//!
+//! Nothing that a worker can write decides here what is free. Each change is journalled before it takes effect towards
+//! a worker, so that a sidecar which takes over knows what the dead one knew.
+//!
+//! A slot is free when its observation is (answered, or its session over) and (given back by every worker that got
+//! it, or that worker's process proved gone). It has a new generation for each observation, so that a late word about
+//! an earlier one is told apart.
+
+use sidecar_core::time::Instant;
+use sidecar_core::tunnel::Epoch;
+
+use crate::journal::{Journal, Past, SlotRecord};
+use crate::layout::SEATS;
+
+/// Names an observation slot, `0..Geometry::observation_slots`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SlotIndex(pub(crate) u32);
+
+impl SlotIndex {
+    /// Its number.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    pub(crate) const fn at(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// An observation whose payload has arrived complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Observed {
+    /// Of its session.
+    pub epoch: Epoch,
+    /// Counts observations; an action is for the sequence of its observation.
+    pub sequence: u64,
+    /// Payload bytes, from the end of the headroom on.
+    pub length: u32,
+    /// When its first byte was received.
+    pub first_byte: Instant,
+    /// When its last byte was received.
+    pub last_byte: Instant,
+}
+
+/// An observation that waits for its answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// Where it lies.
+    pub slot: SlotIndex,
+    /// Of its session.
+    pub epoch: Epoch,
+    /// Which one it is.
+    pub sequence: u64,
+    /// Payload bytes.
+    pub length: u32,
+    /// Workers that died while this was the observation they worked on.
+    pub deaths: u32,
+}
+
+/// An observation that a sidecar found waiting for its answer when it took the region over.
+pub type KeptSlot = Held;
+
+/// A worker gave back something that it does not have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum BadRelease {
+    #[error("it gave back slot {slot}, of {slots}")]
+    NoSuchSlot { slot: u32, slots: u32 },
+    #[error("it gave back generation {generation} of slot {slot}, which it does not have")]
+    NotLent { slot: u32, generation: u32 },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    record: SlotRecord,
+    /// Offered to the socket; its payload is still coming.
+    receiving: bool,
+}
+
+impl Slot {
+    const fn is_free(&self) -> bool {
+        !self.record.held && !self.receiving
+    }
+
+    const fn waits(&self) -> bool {
+        self.record.held && !self.record.answered
+    }
+
+    /// Frees it if nobody needs it any more.
+    fn settle(&mut self) {
+        if self.record.answered && self.record.lent == [0; SEATS] {
+            self.record.held = false;
+        }
+    }
+}
+
+/// An observation about to be delivered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delivery {
+    pub(crate) slot: SlotIndex,
+    pub(crate) generation: u32,
+    pub(crate) observed: Observed,
+    /// A worker may have seen it before.
+    pub(crate) again: bool,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    slots: Vec<Slot>,
+    /// Where the search for a free slot starts, so that slots take turns.
+    next: usize,
+}
+
+impl Ledger {
+    pub(crate) fn new(slots: u32) -> Self {
+        Self { slots: vec![Slot { record: SlotRecord::FREE, receiving: false }; slots as usize], next: 0 }
+    }
+
+    /// Takes up what a dead sidecar left. `tails` are the producer positions of the rings to the seats: a delivery
+    /// that was journalled but never pushed did not happen.
+    pub(crate) fn resume(
+        slots: u32,
+        past: &Past,
+        kept: SessionKept,
+        tails: [u32; SEATS],
+        journal: &mut Journal,
+    ) -> Self {
+        let mut ledger = Self::new(slots);
+        for (index, slot) in ledger.slots.iter_mut().enumerate() {
+            slot.record = past.slots[index];
+            let record = &mut slot.record;
+            if !record.held {
+                continue;
+            }
+            if let Some((seat, position)) = record.delivered {
+                let seat = usize::from(seat);
+                let pushed = seat < SEATS && tails[seat].wrapping_sub(position).cast_signed() > 0;
+                if !pushed {
+                    record.delivered = None;
+                    if seat < SEATS {
+                        record.lent[seat] = record.lent[seat].saturating_sub(1);
+                    }
+                }
+            }
+            record.answered |= kept == SessionKept::No || past.started(record.sequence);
+            if record.taken && !record.answered {
+                // Its action was in the dead sidecar's memory only: it has to be computed once more.
+                record.taken = false;
+                record.delivered = None;
+            }
+            slot.settle();
+            journal.slot(index, &slot.record);
+        }
+        ledger
+    }
+
+    pub(crate) fn claim(&mut self) -> Option<SlotIndex> {
+        let count = self.slots.len();
+        let found = (0..count).map(|step| (self.next + step) % count).find(|at| self.slots[*at].is_free())?;
+        self.slots[found].receiving = true;
+        self.next = (found + 1) % count;
+        // At most MAX_OBSERVATION_SLOTS.
+        Some(SlotIndex(found as u32))
+    }
+
+    pub(crate) fn unclaim(&mut self, slot: SlotIndex) {
+        self.slots[slot.at()].receiving = false;
+    }
+
+    /// receiving -> held.
+    pub(crate) fn hold(&mut self, slot: SlotIndex, observed: &Observed, deaths: u16, journal: &mut Journal) {
+        let entry = &mut self.slots[slot.at()];
+        debug_assert!(entry.receiving, "slot {} was not claimed", slot.0);
+        entry.receiving = false;
+        entry.record = SlotRecord {
+            held: true,
+            generation: entry.record.generation.wrapping_add(1),
+            epoch: observed.epoch,
+            sequence: observed.sequence,
+            length: observed.length,
+            first_byte: observed.first_byte,
+            last_byte: observed.last_byte,
+            deaths,
+            applied: entry.record.applied,
+            ..SlotRecord::FREE
+        };
+        journal.slot(slot.at(), &entry.record);
+        journal.next_sequence(observed.sequence.saturating_add(1));
+    }
+
+    /// The oldest observation that the seat's worker has to get and did not get yet.
+    pub(crate) fn undelivered(&self, seat: usize) -> Option<Delivery> {
+        let missing = |slot: &&(usize, &Slot)| {
+            slot.1.waits()
+                && !slot.1.record.taken
+                && slot.1.record.delivered.is_none_or(|(to, _)| usize::from(to) != seat)
+        };
+        let (at, slot) =
+            self.slots.iter().enumerate().filter(|slot| missing(&slot)).min_by_key(|slot| slot.1.record.sequence)?;
+        let record = &slot.record;
+        Some(Delivery {
+            // At most MAX_OBSERVATION_SLOTS.
+            slot: SlotIndex(at as u32),
+            generation: record.generation,
+            observed: Observed {
+                epoch: record.epoch,
+                sequence: record.sequence,
+                length: record.length,
+                first_byte: record.first_byte,
+                last_byte: record.last_byte,
+            },
+            again: record.seen,
+        })
+    }
+
+    /// The observation is about to be pushed at `position` of the ring to `seat`.
+    pub(crate) fn lend(&mut self, slot: SlotIndex, seat: usize, position: u32, journal: &mut Journal) {
+        let record = &mut self.slots[slot.at()].record;
+        record.lent[seat] = record.lent[seat].saturating_add(1);
+        // There are two seats.
+        record.delivered = Some((seat as u8, position));
+        record.seen = true;
+        journal.slot(slot.at(), record);
+    }
+
+    /// A record at `position` of the ring from `seat` gives a slot back.
+    pub(crate) fn release(
+        &mut self,
+        slot: u32,
+        generation: u32,
+        seat: usize,
+        position: u32,
+        journal: &mut Journal,
+    ) -> Result<(), BadRelease> {
+        // At most MAX_OBSERVATION_SLOTS.
+        let slots = self.slots.len() as u32;
+        let Some(entry) = self.slots.get_mut(slot as usize) else {
+            return Err(BadRelease::NoSuchSlot { slot, slots });
+        };
+        if !entry.record.held || entry.record.generation != generation || entry.record.lent[seat] == 0 {
+            return Err(BadRelease::NotLent { slot, generation });
+        }
+        entry.record.lent[seat] -= 1;
+        entry.record.applied[seat] = Some(position);
+        entry.settle();
+        journal.slot(slot as usize, &entry.record);
+        Ok(())
+    }
+
+    /// Whether an action for this observation is the first one, and its session is still open.
+    pub(crate) fn accepts(&self, epoch: Epoch, sequence: u64, seat: usize) -> bool {
+        self.waiting(sequence).is_some_and(|at| {
+            let record = &self.slots[at].record;
+            record.epoch == epoch && !record.taken && record.seen && (record.delivered_to(seat) || record.lent[seat] > 0)
+        })
+    }
+
+    /// The action at `position` of the ring from `seat` was copied out.
+    pub(crate) fn take(&mut self, sequence: u64, seat: usize, position: u32, journal: &mut Journal) {
+        if let Some(at) = self.waiting(sequence) {
+            let record = &mut self.slots[at].record;
+            record.taken = true;
+            record.applied[seat] = Some(position);
+            journal.slot(at, record);
+        }
+    }
+
+    /// An action for it was sent, or it needs none.
+    pub(crate) fn answered(&mut self, sequence: u64, journal: &mut Journal) {
+        if let Some(at) = self.waiting(sequence) {
+            self.answer(at, journal);
+        }
+    }
+
+    /// The session is over: none of its observations needs an answer.
+    pub(crate) fn close_epoch(&mut self, epoch: Epoch, journal: &mut Journal) {
+        for at in 0..self.slots.len() {
+            if self.slots[at].waits() && self.slots[at].record.epoch == epoch {
+                self.answer(at, journal);
+            }
+        }
+    }
+
+    /// The worker in this seat ended; `head` is how far it had read its ring, which it wrote itself and which only
+    /// decides whom to blame. Whatever it had taken first and not answered gets a death.
+    pub(crate) fn blame(&mut self, seat: usize, head: u32, journal: &mut Journal) {
+        let worked_on = |slot: &Slot| {
+            slot.waits()
+                && !slot.record.taken
+                && slot.record.delivered.is_some_and(|(to, position)| {
+                    usize::from(to) == seat && head.wrapping_sub(position).cast_signed() > 0
+                })
+        };
+        let oldest = (0..self.slots.len())
+            .filter(|at| worked_on(&self.slots[*at]))
+            .min_by_key(|at| self.slots[*at].record.sequence);
+        if let Some(at) = oldest {
+            let record = &mut self.slots[at].record;
+            record.deaths = record.deaths.saturating_add(1);
+            journal.slot(at, record);
+        }
+    }
+
+    /// The worker in this seat is proved gone: it has nothing any more.
+    pub(crate) fn forget_seat(&mut self, seat: usize, journal: &mut Journal) {
+        for (at, slot) in self.slots.iter_mut().enumerate() {
+            let had = slot.record.delivered_to(seat);
+            if slot.record.lent[seat] == 0 && slot.record.applied[seat].is_none() && !had {
+                continue;
+            }
+            slot.record.lent[seat] = 0;
+            slot.record.applied[seat] = None;
+            if had {
+                slot.record.delivered = None;
+            }
+            slot.settle();
+            journal.slot(at, &slot.record);
+        }
+    }
+
+    /// The observations that this seat's worker got last and did not answer, oldest first.
+    pub(crate) fn in_hands(&self, seat: usize) -> Vec<Held> {
+        let mut had: Vec<_> = self
+            .slots
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.waits() && !slot.record.taken && slot.record.delivered_to(seat))
+            .map(|(at, slot)| held(at, &slot.record))
+            .collect();
+        had.sort_unstable_by_key(|held| held.sequence);
+        had
+    }
+
+    pub(crate) fn oldest_unanswered(&self) -> Option<Held> {
+        self.unanswered_slots().min_by_key(|held| held.sequence)
+    }
+
+    pub(crate) fn unanswered(&self) -> u32 {
+        // At most MAX_OBSERVATION_SLOTS.
+        self.unanswered_slots().count() as u32
+    }
+
+    /// Oldest first.
+    pub(crate) fn kept(&self) -> Vec<KeptSlot> {
+        let mut kept: Vec<_> = self.unanswered_slots().collect();
+        kept.sort_unstable_by_key(|held| held.sequence);
+        kept
+    }
+
+    pub(crate) fn free_slots(&self) -> u32 {
+        self.slots.iter().filter(|slot| slot.is_free()).count() as u32
+    }
+
+    /// Slots that are taken only because a worker still has a view of them.
+    pub(crate) fn lent_after_answer(&self) -> u32 {
+        self.slots.iter().filter(|slot| slot.record.held && slot.record.answered).count() as u32
+    }
+
+    /// How far the records of this seat's worker were read for certain, at least: `head`, or a position behind it
+    /// whose effect was journalled before a crash kept `head` from being moved.
+    pub(crate) fn applied_up_to(&self, seat: usize, head: u32) -> u32 {
+        self.slots
+            .iter()
+            .filter_map(|slot| slot.record.applied[seat])
+            .map(|position| position.wrapping_add(1))
+            .fold(head, |most, next| if next.wrapping_sub(most).cast_signed() > 0 { next } else { most })
+    }
+
+    fn answer(&mut self, at: usize, journal: &mut Journal) {
+        let slot = &mut self.slots[at];
+        slot.record.answered = true;
+        slot.settle();
+        journal.slot(at, &slot.record);
+    }
+
+    fn waiting(&self, sequence: u64) -> Option<usize> {
+        self.slots.iter().position(|slot| slot.waits() && slot.record.sequence == sequence)
+    }
+
+    fn unanswered_slots(&self) -> impl Iterator<Item = Held> {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.waits() && !slot.record.taken)
+            .map(|(at, slot)| held(at, &slot.record))
+    }
+}
+
+fn held(at: usize, record: &SlotRecord) -> Held {
+    Held {
+        // At most MAX_OBSERVATION_SLOTS.
+        slot: SlotIndex(at as u32),
+        epoch: record.epoch,
+        sequence: record.sequence,
+        length: record.length,
+        deaths: u32::from(record.deaths),
+    }
+}
+
+/// Whether a take-over goes on with the session that the dead sidecar had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SessionKept {
+    /// Its observations still want answers.
+    Yes,
+    /// They count as answered.
+    No,
+}

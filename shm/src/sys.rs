@@ -1,0 +1,135 @@
+//! The few system calls that neither rustix nor std wraps: open-file-description locks and the peer's pidfd.
+
+use core::time::Duration;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::time::Timespec;
+
+/// `SO_PEERPIDFD`, since Linux 6.5; libc has no name for it on every target.
+const SO_PEERPIDFD: libc::c_int = 77;
+
+/// A lock description over the whole file.
+fn whole_file(kind: libc::c_int) -> libc::flock {
+    // SAFETY: `flock` is a struct of plain integers, for which all-zero bytes are a value.
+    let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+    // The lock types are 0, 1 and 2.
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock
+}
+
+/// Takes the write lock that belongs to this open file description. `Ok(false)`: somebody else has it.
+///
+/// It ends with the last descriptor and mapping made from this very `open`, so a lock descriptor must not be handed
+/// to another process nor mapped.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    let lock = whole_file(libc::F_WRLCK);
+    // SAFETY: the descriptor is open for as long as `file` is borrowed, and `lock` outlives the call.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
+    if result == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+        _ => Err(error),
+    }
+}
+
+/// Whether another open file description has the lock.
+pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
+    let mut lock = whole_file(libc::F_WRLCK);
+    // SAFETY: the descriptor is open for as long as `file` is borrowed, and `lock` is valid for writing.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+}
+
+/// The pidfd of the process that made the other end of a unix socket.
+///
+/// # Errors
+/// `ENOPROTOOPT` on a kernel before 6.5; `ESRCH`/`ENODATA` if that process has ended and was reaped.
+pub(crate) fn peer_pidfd(socket: impl AsFd) -> io::Result<OwnedFd> {
+    let mut fd: libc::c_int = -1;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: `fd` and `length` are valid for writes of the sizes told, and the socket is open while borrowed.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut fd).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for us (close-on-exec is always set on it); nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Start time of a running process in clock ticks since boot, field 22 of `/proc/PID/stat`: with the pid it names a
+/// process. `None` also for one that has ended and waits for its parent.
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command in parentheses may hold anything, also spaces and parentheses.
+    let (_, fields) = text.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace();
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// The id of this boot: CLOCK_BOOTTIME stamps of another boot mean nothing.
+pub(crate) fn boot_id() -> [u8; 16] {
+    let mut id = [0; 16];
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let mut digits = text.chars().filter_map(|c| c.to_digit(16));
+    for byte in &mut id {
+        let (Some(high), Some(low)) = (digits.next(), digits.next()) else { break };
+        // Two hexadecimal digits are below 256.
+        *byte = (high * 16 + low) as u8;
+    }
+    id
+}
+
+/// Free bytes of the file system that holds `directory`, for messages.
+pub(crate) fn free_bytes(directory: &Path) -> u64 {
+    rustix::fs::statvfs(directory).map_or(0, |info| info.f_bavail.saturating_mul(info.f_frsize))
+}
+
+/// Eight random bytes.
+pub(crate) fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    let count = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    // Requests of up to 256 bytes are never cut short (getrandom(2)).
+    debug_assert_eq!(count, 8);
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Waits until a descriptor can be read or has hung up. `Ok(false)`: not within `timeout`, or a signal came.
+pub(crate) fn poll_in(fd: impl AsFd, timeout: Duration) -> io::Result<bool> {
+    let fd = fd.as_fd();
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    // A timeout that does not fit is for ever.
+    let timeout = Timespec::try_from(timeout).ok();
+    match rustix::event::poll(&mut fds, timeout.as_ref()) {
+        Ok(count) => Ok(count > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a descriptor is a pidfd: only those have a `Pid:` line in their fdinfo (pidfd_open(2)).
+pub(crate) fn is_pidfd(fd: impl AsFd) -> bool {
+    let path = format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd());
+    std::fs::read_to_string(path).is_ok_and(|text| text.lines().any(|line| line.starts_with("Pid:")))
+}
