@@ -20,6 +20,7 @@ pub type Message = heapless::String<MAX_MESSAGE>;
 
 /// From the sidecar to the worker.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "there is no heap to move the large one to")]
 pub enum ToWorker {
     /// Load the model now; answer [`ToSidecar::Ready`] or [`ToSidecar::WarmupFailed`].
     Warmup,
@@ -148,8 +149,11 @@ mod tests {
     fn the_wire_form_is_pinned() {
         // Both sides may be different builds: a change of these bytes breaks a running pair.
         let mut out = [0; MAX_RECORD];
-        let record =
-            ToWorker::SessionOpened { session: SessionId::new("ab").unwrap(), epoch: Epoch(300), resumed: true };
+        let record = ToWorker::SessionOpened {
+            session: SessionId::new("ab").unwrap(),
+            epoch: Epoch(300),
+            resumed: true,
+        };
         let length = encode(&record, &mut out).unwrap();
         assert_eq!(out[..length], [1, 2, b'a', b'b', 0xac, 0x02, 1]);
         let length = encode(&ToSidecar::Released { slot: 3, generation: 128 }, &mut out).unwrap();

@@ -194,10 +194,7 @@ mod tests {
                     assert_eq!(first, Progress::NeedMore);
                     assert_eq!(head.session(), None);
                     assert!(head.missing() > 0);
-                    assert_eq!(
-                        head.feed(&bytes[cut..]),
-                        Ok(Progress::Complete { consumed: size - cut })
-                    );
+                    assert_eq!(head.feed(&bytes[cut..]), Ok(Progress::Complete { consumed: size - cut }));
                 }
                 assert_eq!(head.session(), Some(session));
                 assert_eq!(head.finish(), Ok(()));

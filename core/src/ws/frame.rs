@@ -235,16 +235,9 @@ mod tests {
 
     #[test]
     fn headers_at_the_edges_of_each_length_form_come_back_at_every_cut_point() {
-        for (length, plain_size) in [
-            (0, 2),
-            (1, 2),
-            (125, 2),
-            (126, 4),
-            (127, 4),
-            (65_535, 4),
-            (65_536, 10),
-            (u64::MAX >> 1, 10),
-        ] {
+        for (length, plain_size) in
+            [(0, 2), (1, 2), (125, 2), (126, 4), (127, 4), (65_535, 4), (65_536, 10), (u64::MAX >> 1, 10)]
+        {
             for masked in [None, Some([1, 2, 3, 4])] {
                 let header = Header { fin: true, opcode: Opcode::Binary, masked, length };
                 let (out, size) = encoded(&header);

@@ -30,8 +30,12 @@ fn request(parts: RequestParts<'_>) -> Result<String, RequestError> {
     Ok(String::from_utf8(out[..length].to_vec()).unwrap())
 }
 
-const PARTS: RequestParts<'static> =
-    RequestParts { host: "gateway.example:8080", path_and_query: "/tunnel?job=j&agent=a", key: KEY, token: "t0k" };
+const PARTS: RequestParts<'static> = RequestParts {
+    host: "gateway.example:8080",
+    path_and_query: "/tunnel?job=j&agent=a",
+    key: KEY,
+    token: "t0k",
+};
 
 #[test]
 fn the_request_is_the_pinned_text() {
@@ -184,7 +188,13 @@ fn heads_without_an_end_are_refused_at_the_limits() {
 
 #[test]
 fn what_is_no_http_is_refused() {
-    for text in ["SSH-2.0-OpenSSH_9.2\r\n", "\x16\x03\x01", "HTTP/2 101\r\n", "HTTP/1.1 1O1 X\r\n", "HTTP/1.1 101 S\r\n: x\r\n"] {
+    for text in [
+        "SSH-2.0-OpenSSH_9.2\r\n",
+        "\x16\x03\x01",
+        "HTTP/2 101\r\n",
+        "HTTP/1.1 1O1 X\r\n",
+        "HTTP/1.1 101 S\r\n: x\r\n",
+    ] {
         assert!(matches!(parse(text), Err(HandshakeError::Malformed { .. })), "{text:?}");
     }
 }

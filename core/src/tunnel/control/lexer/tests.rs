@@ -28,7 +28,10 @@ fn the_frames_of_the_contract_are_read_at_every_cut_point() {
             r#"{"type":"queued","reason":"no_gpu_available"}"#,
             Control::Queued { reason: clip("no_gpu_available") },
         ),
-        (r#"{"type":"session_open","session_id":"abc-1"}"#, Control::SessionOpen { session: session.clone() }),
+        (
+            r#"{"type":"session_open","session_id":"abc-1"}"#,
+            Control::SessionOpen { session: session.clone() },
+        ),
         (
             " {\n\t\"reason\" : \"düne \\ud834\\udd1e\" ,\r\n\"session_id\":\"abc-1\", \"type\":\"session_close\" } ",
             Control::SessionClose { session, reason: clip("düne 𝄞") },
@@ -79,7 +82,8 @@ fn unknown_fields_of_every_shape_are_skipped() {
         r#"[1,"a",[[]],{"type":"drain","session_id":"inner"}]"#,
         r#"{"type":"drain","session_id":"inner","reason":["x"]}"#,
     ] {
-        let text = format!(r#"{{"x":{value},"type":"session_open","y":{value},"session_id":"s","z":{value}}}"#);
+        let text =
+            format!(r#"{{"x":{value},"type":"session_open","y":{value},"session_id":"s","z":{value}}}"#);
         assert_eq!(read(&text), open("s"), "{text}");
     }
 }
@@ -134,7 +138,9 @@ fn a_long_type_is_unknown_and_cut() {
 
 #[test]
 fn a_frame_without_a_type_is_refused() {
-    for text in ["{}", r#"{"type":null}"#, r#"{"type":["warmup"]}"#, r#"{"Type":"warmup"}"#, r#"{"type_":"warmup"}"#] {
+    for text in
+        ["{}", r#"{"type":null}"#, r#"{"type":["warmup"]}"#, r#"{"Type":"warmup"}"#, r#"{"type_":"warmup"}"#]
+    {
         assert_eq!(read(text), Err(ControlError::NoType), "{text}");
     }
     let long_key = format!(r#"{{"type{}":"warmup"}}"#, "\\u0000".repeat(40));
