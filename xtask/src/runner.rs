@@ -24,6 +24,8 @@ use crate::tool::Tool;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// What an orderly end may take between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long the output of a program that has ended may stay silent and open.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Why a run did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,6 +122,10 @@ impl Running<'_> {
             thread::sleep(LOOK_EVERY);
         }
         let status = self.reap()?;
+        if let Some(lines) = &self.lines {
+            // Its last lines are shown before the verdict. Only a descendant outside its group can hold the pipe.
+            while lines.recv_timeout(LAST_LINES).is_ok() {}
+        }
         if status.success() {
             Ok(())
         } else {
