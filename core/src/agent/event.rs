@@ -8,6 +8,7 @@ use heapless::String;
 
 use crate::time::Instant;
 use crate::tunnel::{Epoch, MAX_TYPE, Reason, SessionId};
+use crate::ws::Violation;
 use crate::ws::handshake::HandshakeError;
 
 /// Name of a control type, cut after [`MAX_TYPE`] bytes.
@@ -180,7 +181,7 @@ pub enum Disconnect {
     /// No byte for longer than `dead_after`.
     #[error("nothing received for too long")]
     Silent,
-    /// The gateway broke the rules of RFC 6455.
+    /// The gateway broke the rules of RFC 6455, or a limit; it was told so with the close code.
     #[error("protocol violation: {0}")]
     Protocol(Violation),
     /// No connection came about.
@@ -212,51 +213,6 @@ impl fmt::Display for CodeAndReason<'_> {
             None => f.write_str(" without a code")?,
         }
         if self.1.is_empty() { Ok(()) } else { write!(f, ": {}", self.1.as_str().escape_debug()) }
-    }
-}
-
-/// A rule of RFC 6455 that the gateway broke, or a limit of ours; the connection was closed for it.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Violation {
-    /// A frame header that no sender may write (5.2, 5.5).
-    #[error("malformed frame header")]
-    FrameHeader,
-    /// A reserved bit is set though no extension was agreed on (5.2): compression used unasked, most likely.
-    #[error("reserved bit set without an extension")]
-    ReservedBit,
-    /// A masked frame from the server (5.1).
-    #[error("masked frame from the server")]
-    Masked,
-    /// A continuation with nothing to continue (5.4).
-    #[error("continuation frame without a message")]
-    StrayContinuation,
-    /// A new message inside an unfinished one (5.4).
-    #[error("new message inside an unfinished one")]
-    Interleaved,
-    /// More fragments than the limit.
-    #[error("more than {0} fragments in one message")]
-    TooManyFragments(u32),
-    /// A text message over the limit.
-    #[error("text message of more than {0} bytes")]
-    TextTooLong(u32),
-    /// Text, or the reason of a close, is not UTF-8 (8.1).
-    #[error("text is not UTF-8")]
-    NotUtf8,
-    /// A close frame of one byte, or with a code that may not be sent (7.4).
-    #[error("malformed close frame")]
-    CloseFrame,
-}
-
-impl Violation {
-    /// The code for the close frame (RFC 6455 7.4.1).
-    #[must_use]
-    pub const fn close_code(self) -> u16 {
-        match self {
-            Self::NotUtf8 => 1007,
-            Self::TooManyFragments(_) => 1008,
-            Self::TextTooLong(_) => 1009,
-            _ => 1002,
-        }
     }
 }
 
@@ -313,7 +269,11 @@ impl fmt::Display for Notice {
             }
             Self::MalformedControl => f.write_str("text message that is no control frame ignored"),
             Self::WrongDirection { kind } => {
-                write!(f, "control frame \"{}\" ignored: only an agent sends it", kind.as_str().escape_debug())
+                write!(
+                    f,
+                    "control frame \"{}\" ignored: only an agent sends it",
+                    kind.as_str().escape_debug()
+                )
             }
             Self::StraySessionClose => f.write_str("session_close for a session that is not open ignored"),
             Self::DroppedFrame(kind) => write!(f, "data frame dropped: {kind}"),
@@ -347,7 +307,6 @@ pub enum DropKind {
 }
 
 /// How it ended.
-#[expect(clippy::large_enum_variant, reason = "there is no heap to put a reason on")]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// After a `drain`.

@@ -1,0 +1,52 @@
+//! Events that wait for the caller, in fixed room. What has to be acted on is never lost: the agent parses no further
+//! and fires no timer while such an event waits in numbers. Notices are only read by people; the oldest go first.
+
+use heapless::Deque;
+
+use super::event::{Event, Notice};
+
+/// Flow events. A timer is fired with at most [`CROWDED`] waiting and adds up to three; each of `close_session`,
+/// `handle_end` and one of the ending commands can add its own before everything is over.
+const FLOW: usize = 10;
+const CROWDED: usize = 2;
+const NOTICES: usize = 8;
+
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    flow: Deque<Event, FLOW>,
+    notices: Deque<Notice, NOTICES>,
+}
+
+impl Events {
+    pub(super) fn push(&mut self, event: Event) {
+        match event {
+            Event::Notice(notice) => self.note(notice),
+            event => {
+                let pushed = self.flow.push_back(event);
+                debug_assert!(pushed.is_ok(), "flow events are bounded by the agent's states");
+            }
+        }
+    }
+
+    pub(super) fn note(&mut self, notice: Notice) {
+        if self.notices.is_full() {
+            self.notices.pop_front();
+        }
+        // There is room now.
+        let _ = self.notices.push_back(notice);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Event> {
+        self.notices.pop_front().map(Event::Notice).or_else(|| self.flow.pop_front())
+    }
+
+    /// Something waits that the caller has to act on.
+    pub(super) fn has_flow(&self) -> bool {
+        !self.flow.is_empty()
+    }
+
+    /// The caller has to drain before anything may fire.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.flow.len() > CROWDED
+    }
+}
