@@ -16,6 +16,7 @@
 use std::sync::Arc;
 
 use sidecar_core::time::Instant;
+use sidecar_core::tunnel::clip;
 
 use crate::layout::{ERRORS, ERRORS_BYTES};
 use crate::map::Map;
@@ -62,7 +63,9 @@ impl ErrorLog {
 
     /// Notes an error: a new record, or one more of the same kind and text. Nothing secret may be in the text.
     pub fn note(&self, kind: u16, text: &str, now: Instant) {
-        let text = cut(text);
+        let text = clip::<MAX_TEXT>(text);
+        // Length 0 means a free record.
+        let text = if text.is_empty() { "(no text)" } else { text.as_str() };
         for index in 0..RECORDS - 1 {
             let length = self.map.word32(at(index)).load(Ordering::Relaxed);
             if length == 0 {
@@ -144,14 +147,6 @@ fn read_text(map: &Map, index: usize, length: u32) -> Vec<u8> {
     }
     bytes.truncate(length);
     bytes
-}
-
-/// At most [`MAX_TEXT`] bytes, cut between characters; an empty text gets a name, since length 0 means a free record.
-fn cut(text: &str) -> &str {
-    match text.floor_char_boundary(MAX_TEXT.min(text.len())) {
-        0 => "(no text)",
-        end => &text[..end],
-    }
 }
 
 #[cfg(test)]

@@ -200,7 +200,8 @@ impl Geometry {
         {
             return Err(error);
         }
-        if let Err(error) = within("the size of an observation slot", self.observation_bytes, MAX_OBSERVATION_BYTES)
+        if let Err(error) =
+            within("the size of an observation slot", self.observation_bytes, MAX_OBSERVATION_BYTES)
         {
             return Err(error);
         }
@@ -302,7 +303,12 @@ const _: () = {
     assert!(RING_CAPACITY >= MAX_OBSERVATION_SLOTS + 16, "records fit beside every observation");
     // Room for all actions of a seat and one record for each slot, so that a release never waits for an action.
     assert!(RING_CAPACITY >= MAX_ACTION_SLOTS + MAX_OBSERVATION_SLOTS);
-    let layout = Layout::of(Geometry { observation_slots: 4, observation_bytes: 8 << 20, action_slots: 16, action_bytes: 64 << 10 });
+    let layout = Layout::of(Geometry {
+        observation_slots: 4,
+        observation_bytes: 8 << 20,
+        action_slots: 16,
+        action_bytes: 64 << 10,
+    });
     assert!(layout.seat_area(0) == SEATS_AREA && layout.seat_area(1) == SEATS_AREA + layout.seat_bytes());
     assert!(layout.observations() == 155_648 + 2 * (4096 + 32_768 + 16 * 65_536));
     assert!(layout.slot_stride() == 4096 + (8 << 20));

@@ -47,11 +47,6 @@ impl Map {
         Ok(())
     }
 
-    /// Length of the mapping.
-    pub(crate) fn len(&self) -> usize {
-        self.raw.len()
-    }
-
     /// Address of `length` bytes at `offset`.
     ///
     /// # Panics

@@ -51,7 +51,8 @@ const SURVIVOR_POLL: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) path: PathBuf,
-    /// Holds the lock; neither mapped nor passed on.
+    /// Holds the lock for as long as it is open; neither mapped nor passed on.
+    #[expect(dead_code, reason = "only its being open matters")]
     pub(crate) lock: File,
     /// A description of its own, which is.
     pub(crate) shared: File,

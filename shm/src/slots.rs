@@ -196,8 +196,12 @@ impl Ledger {
                 && !slot.1.record.taken
                 && slot.1.record.delivered.is_none_or(|(to, _)| usize::from(to) != seat)
         };
-        let (at, slot) =
-            self.slots.iter().enumerate().filter(|slot| missing(&slot)).min_by_key(|slot| slot.1.record.sequence)?;
+        let (at, slot) = self
+            .slots
+            .iter()
+            .enumerate()
+            .filter(|slot| missing(&slot))
+            .min_by_key(|slot| slot.1.record.sequence)?;
         let record = &slot.record;
         Some(Delivery {
             // At most MAX_OBSERVATION_SLOTS.
@@ -252,7 +256,10 @@ impl Ledger {
     pub(crate) fn accepts(&self, epoch: Epoch, sequence: u64, seat: usize) -> bool {
         self.waiting(sequence).is_some_and(|at| {
             let record = &self.slots[at].record;
-            record.epoch == epoch && !record.taken && record.seen && (record.delivered_to(seat) || record.lent[seat] > 0)
+            record.epoch == epoch
+                && !record.taken
+                && record.seen
+                && (record.delivered_to(seat) || record.lent[seat] > 0)
         })
     }
 

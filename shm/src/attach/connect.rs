@@ -6,14 +6,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use rustix::process::PidfdFlags;
 
 use super::wire::{self, ANSWER, ANSWER_FDS, Refusal, Reply};
 use super::{Candidate, HANDSHAKE, SeatClaim, socket_path};
-use crate::sys;
+use crate::{clock, sys};
 
 /// What a sidecar answered.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(crate) struct Granted {
 /// `NotFound` or `ConnectionRefused` if no sidecar listens; `TimedOut` or `UnexpectedEof` if it did not answer;
 /// `InvalidData` if it speaks something else.
 pub(crate) fn connect(region: &Path, claim: Option<SeatClaim>) -> io::Result<Answer> {
-    let address = SocketAddrUnix::new(&socket_path(region))?;
+    let address = SocketAddrUnix::new(socket_path(region))?;
     // Nonblocking: with a full backlog `connect` would wait for a sidecar that may be stopped.
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -54,7 +54,8 @@ pub(crate) fn connect(region: &Path, claim: Option<SeatClaim>) -> io::Result<Ans
     rustix::net::connect(&socket, &address)?;
 
     let pid = std::process::id();
-    let hello = wire::write_hello(&Candidate { pid, start_time: sys::start_time(pid).unwrap_or(0), seat: claim });
+    let hello =
+        wire::write_hello(&Candidate { pid, start_time: sys::start_time(pid).unwrap_or(0), seat: claim });
     let pidfd = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
     let fds = [pidfd.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -64,8 +65,11 @@ pub(crate) fn connect(region: &Path, claim: Option<SeatClaim>) -> io::Result<Ans
     }
     rustix::net::sendmsg(&socket, &[IoSlice::new(&hello)], &mut control, SendFlags::NOSIGNAL)?;
 
-    if !sys::poll_in(&socket, HANDSHAKE)? {
-        return Err(io::ErrorKind::TimedOut.into());
+    let started = clock::now();
+    while !sys::poll_in(&socket, HANDSHAKE.saturating_sub(clock::now().since(started)))? {
+        if clock::now().since(started) >= HANDSHAKE {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
     }
     let mut message = [0; ANSWER + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ANSWER_FDS))];
@@ -94,7 +98,9 @@ pub(crate) fn connect(region: &Path, claim: Option<SeatClaim>) -> io::Result<Ans
         Reply::Granted { seat, generation, owner_generation, resumed, region, total } => {
             let count = fds.len();
             let Ok([region_fd, doorbell, wake]) = <[OwnedFd; ANSWER_FDS]>::try_from(fds) else {
-                return Err(invalid(format!("{count} descriptors came with the seat, {ANSWER_FDS} were due")));
+                return Err(invalid(format!(
+                    "{count} descriptors came with the seat, {ANSWER_FDS} were due"
+                )));
             };
             Ok(Answer::Granted(Box::new(Granted {
                 connection: socket,

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use rustix::process::{Pid, PidfdFlags};
 
@@ -41,13 +41,17 @@ pub enum HelloError {
         ours: u32,
     },
     /// It speaks another protocol or layout, or none at all.
-    #[error("a process that wanted to attach sent something else than a hello: {0}; are both of one version?")]
+    #[error(
+        "a process that wanted to attach sent something else than a hello: {0}; are both of one version?"
+    )]
     Malformed(String),
     /// It said nothing in time, or hung up.
     #[error("a process connected to the attach socket and did not say hello: {0}")]
     Silent(io::Error),
     /// There is no way to learn when it ends.
-    #[error("no pidfd of the worker with pid {pid}: {source}; is it in another pid namespace on a kernel before 6.5?")]
+    #[error(
+        "no pidfd of the worker with pid {pid}: {source}; is it in another pid namespace on a kernel before 6.5?"
+    )]
     NoProof {
         /// Its pid as seen from here.
         pid: u32,
@@ -155,9 +159,10 @@ impl Pending {
                 return Ok(candidate);
             }
             let left = timeout.saturating_sub(clock::now().since(started));
-            if left.is_zero() || !sys::poll_in(&self.socket, left).map_err(HelloError::Silent)? {
+            if left.is_zero() {
                 return Err(HelloError::Silent(io::ErrorKind::TimedOut.into()));
             }
+            sys::poll_in(&self.socket, left).map_err(HelloError::Silent)?;
         }
     }
 
@@ -168,7 +173,10 @@ impl Pending {
     /// and that its process is gone, once that is so.
     pub fn grant(self, grant: &SeatGrant) -> io::Result<Connection> {
         let Some(pidfd) = &self.peer else {
-            return Err(io::Error::new(io::ErrorKind::NotConnected, "a seat was granted before the hello was read"));
+            return Err(io::Error::new(
+                io::ErrorKind::NotConnected,
+                "a seat was granted before the hello was read",
+            ));
         };
         let pidfd = pidfd.try_clone()?;
         let reply = Reply::Granted {
@@ -194,7 +202,8 @@ impl Pending {
     }
 
     fn read_hello(&mut self) -> Result<Option<Candidate>, HelloError> {
-        let peer = rustix::net::sockopt::socket_peercred(&self.socket).map_err(|e| HelloError::Silent(e.into()))?;
+        let peer =
+            rustix::net::sockopt::socket_peercred(&self.socket).map_err(|e| HelloError::Silent(e.into()))?;
         let (uid, ours) = (peer.uid.as_raw(), rustix::process::geteuid().as_raw());
         check_user(uid, ours)?;
         // One byte more than a hello, so that a longer message is seen as such.
@@ -277,7 +286,8 @@ pub(super) fn proved(pid: u32, start_time: u64, passed: Option<OwnedFd>) -> io::
 
 fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    rustix::event::poll(&mut fds, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
+    rustix::event::poll(&mut fds, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 }))
+        .is_ok_and(|count| count > 0)
 }
 
 /// An attached worker, seen from the control thread.

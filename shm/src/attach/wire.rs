@@ -1,5 +1,7 @@
 //! The two messages of the handshake: fixed sizes, little-endian, magic and version first.
 
+use sidecar_core::tunnel::clip;
+
 use super::{Candidate, SeatClaim};
 use crate::layout::{SEATS, VERSION};
 
@@ -136,7 +138,7 @@ pub(super) fn write_reply(reply: &Reply) -> [u8; ANSWER] {
             };
             put(&mut message, 12, status.to_le_bytes());
             put(&mut message, 48, pid.to_le_bytes());
-            let text = &text[..text.floor_char_boundary(ANSWER - TEXT)];
+            let text = clip::<{ ANSWER - TEXT }>(text);
             // At most 200 bytes.
             put(&mut message, 52, (text.len() as u32).to_le_bytes());
             message[TEXT..TEXT + text.len()].copy_from_slice(text.as_bytes());

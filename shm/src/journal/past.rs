@@ -10,7 +10,8 @@ use sidecar_core::tunnel::{AgentId, Epoch, SessionId};
 
 use super::words::{Read, Record};
 use super::{
-    ACTION_RECORDS, Main, MainRecord, Progress, SeatRecord, SlotRecord, action_offset, place, seat_offset, slot_offset,
+    ACTION_RECORDS, Main, MainRecord, Progress, SeatRecord, SlotRecord, action_offset, place, seat_offset,
+    slot_offset,
 };
 use crate::layout::{MAX_OBSERVATION_SLOTS, SEATS};
 use crate::map::Map;
@@ -131,7 +132,8 @@ impl Main {
         let mut bytes = [0; Self::WORDS * 8];
         bytes[..32].copy_from_slice(&self.job_endpoint_hash);
         bytes[32..48].copy_from_slice(&self.boot);
-        let flags = [self.connected, self.warmup_seen, self.ready_sent, self.drain_seen, self.session.is_some()];
+        let flags =
+            [self.connected, self.warmup_seen, self.ready_sent, self.drain_seen, self.session.is_some()];
         let flags = flags.iter().rev().fold(0_u32, |all, flag| all << 1 | u32::from(*flag));
         bytes[48..52].copy_from_slice(&flags.to_le_bytes());
         bytes[52..56].copy_from_slice(&self.epoch.0.to_le_bytes());

@@ -99,14 +99,7 @@ impl SeatRecord {
             Standing::Dying => 2,
             Standing::Poisoned => 3,
         };
-        [
-            standing,
-            u64::from(self.open),
-            u64::from(self.generation),
-            u64::from(self.pid),
-            self.start_time,
-            0,
-        ]
+        [standing, u64::from(self.open), u64::from(self.generation), u64::from(self.pid), self.start_time, 0]
     }
 
     pub(super) const fn from_words(words: &[u64; Self::WORDS]) -> Option<Self> {
@@ -200,7 +193,10 @@ impl SlotRecord {
             u64::from(self.length) | u64::from(self.deaths) << 32 | flags << 48,
             self.first_byte.as_nanos(),
             self.last_byte.as_nanos(),
-            u64::from(self.lent[0]) | u64::from(self.lent[1]) << 8 | u64::from(seat) << 16 | u64::from(position) << 32,
+            u64::from(self.lent[0])
+                | u64::from(self.lent[1]) << 8
+                | u64::from(seat) << 16
+                | u64::from(position) << 32,
             u64::from(first) | u64::from(second) << 32,
             0,
             0,

@@ -14,7 +14,7 @@ use crate::eventcount::EventCount;
 use crate::futex;
 use crate::layout::{Layout, block, down_cells, seat_block, worker_page};
 use crate::map::Map;
-use crate::ring::{Cells, Consumer, Full, Poison, Producer};
+use crate::ring::{Consumer, Full, Poison, Producer};
 use crate::slots::Ledger;
 use crate::stats::{Counter, Stats};
 use crate::sync::{AtomicU32, Ordering, fence};
@@ -132,7 +132,9 @@ impl Link {
 
     fn ring(&self, wake: Option<&OwnedFd>) {
         match wake {
-            Some(wake) if self.map.word32(self.page + worker_page::BY_EVENTFD).load(Ordering::Relaxed) != 0 => {
+            Some(wake)
+                if self.map.word32(self.page + worker_page::BY_EVENTFD).load(Ordering::Relaxed) != 0 =>
+            {
                 doorbell::ring(wake.as_fd());
             }
             _ => futex::wake(self.map.word32(self.block + seat_block::DOWN_SEQUENCE)),

@@ -16,7 +16,6 @@ use super::doorbell::{self, DoorbellHandle};
 use super::link::Link;
 use super::{Owner, Parts};
 use crate::attach::Candidate;
-use crate::clock;
 use crate::journal::{SeatRecord, Standing};
 use crate::layout::{Layout, SEATS, block, control, seat_block, worker_page};
 use crate::map::Map;
@@ -113,7 +112,13 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    pub(super) fn new(map: &Arc<Map>, layout: &Layout, ledger: &Ledger, index: usize, record: SeatRecord) -> Self {
+    pub(super) fn new(
+        map: &Arc<Map>,
+        layout: &Layout,
+        ledger: &Ledger,
+        index: usize,
+        record: SeatRecord,
+    ) -> Self {
         let link = Link::open(map, layout, index, ledger);
         let drain_to = (record.standing == Standing::Dying).then(|| link.up_tail());
         Self { record, connected: false, link, drain_to, gone: false, wake: None }
@@ -232,6 +237,7 @@ impl Owner {
     }
 
     pub(super) fn poison(&mut self, seat: usize, why: &str) {
+        self.seats[seat].drain_to = None;
         let record = &mut self.seats[seat].record;
         record.standing = Standing::Poisoned;
         record.open = false;

@@ -78,7 +78,8 @@ impl Built {
             return Err(CreateError::Contended { path: path.to_owned() });
         }
         // The mode given to open went through the umask.
-        lock.set_permissions(std::fs::Permissions::from_mode(0o600)).map_err(failed("setting the mode of"))?;
+        lock.set_permissions(std::fs::Permissions::from_mode(0o600))
+            .map_err(failed("setting the mode of"))?;
         match rustix::fs::fallocate(&lock, FallocateFlags::empty(), 0, total) {
             Ok(()) => {}
             Err(Errno::NOSPC) => {
@@ -165,7 +166,9 @@ pub(super) fn sweep(path: &Path) {
             continue;
         }
         let Ok(file) = open_options().open(entry.path()) else { continue };
-        let ours = file.metadata().is_ok_and(|info| info.is_file() && info.uid() == rustix::process::geteuid().as_raw());
+        let ours = file
+            .metadata()
+            .is_ok_and(|info| info.is_file() && info.uid() == rustix::process::geteuid().as_raw());
         if ours && sys::try_lock(&file).unwrap_or(false) {
             let _ = std::fs::remove_file(entry.path());
         }

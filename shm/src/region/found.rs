@@ -62,7 +62,10 @@ impl Header {
         geometry.check().map_err(|error| format!("its header says that {error}"))?;
         let total = map.word64(header::TOTAL).load(Ordering::Relaxed);
         if total != geometry.total_bytes() as u64 || total != file_bytes {
-            return Err(format!("it has {file_bytes} bytes where its header asks for {}", geometry.total_bytes()));
+            return Err(format!(
+                "it has {file_bytes} bytes where its header asks for {}",
+                geometry.total_bytes()
+            ));
         }
         Ok(Self { geometry, region: map.word64(header::REGION).load(Ordering::Relaxed) })
     }
@@ -72,7 +75,6 @@ impl Header {
 #[derive(Debug)]
 pub(super) struct Dead {
     lock: File,
-    bytes: u64,
     identity: (u64, u64),
     /// Journal and header.
     front: Map,
@@ -126,10 +128,14 @@ pub(super) fn look(path: &Path) -> Result<Existing, CreateError> {
     let version = front.word32(header::VERSION).load(Ordering::Relaxed);
     let magic = front.word64(header::MAGIC).load(Ordering::Relaxed) == layout::MAGIC;
     if magic && version > layout::VERSION {
-        return Err(CreateError::NewerLayout { path: path.to_owned(), theirs: version, ours: layout::VERSION });
+        return Err(CreateError::NewerLayout {
+            path: path.to_owned(),
+            theirs: version,
+            ours: layout::VERSION,
+        });
     }
     let header = Header::read(&front, opened.len());
-    Ok(Existing::Dead(Dead { lock: file, bytes: opened.len(), identity, front, header }))
+    Ok(Existing::Dead(Dead { lock: file, identity, front, header }))
 }
 
 fn other_kind(info: &Metadata) -> Option<&'static str> {
@@ -211,7 +217,10 @@ impl Dead {
             .take(header.geometry.observation_slots as usize)
             .enumerate()
             .filter(|(_, slot)| slot.held && !slot.answered && !past.started(slot.sequence))
-            .filter(|(_, slot)| slot.length <= header.geometry.observation_bytes.min(built.layout.geometry().observation_bytes))
+            .filter(|(_, slot)| {
+                slot.length
+                    <= header.geometry.observation_bytes.min(built.layout.geometry().observation_bytes)
+            })
             .collect();
         waiting.sort_unstable_by_key(|(_, slot)| slot.sequence);
         for (index, slot) in waiting {

@@ -41,7 +41,11 @@ pub(super) struct Attachment {
 pub(super) enum Failed {
     /// Nobody listens, or nobody answered.
     Absent(io::Error),
-    Refused { why: Refusal, pid: u32, text: String },
+    Refused {
+        why: Refusal,
+        pid: u32,
+        text: String,
+    },
     /// The region could not be used.
     Region(io::Error),
 }
@@ -193,7 +197,10 @@ impl Attachment {
     /// Whether the ring has something, without taking it.
     pub(super) fn has_something(&self) -> bool {
         let tail = self.map.word32(block(self.seat) + seat_block::DOWN_TAIL).load(Ordering::Acquire);
-        let head = self.map.word32(self.layout.seat_area(self.seat) + worker_page::DOWN_HEAD).load(Ordering::Relaxed);
+        let head = self
+            .map
+            .word32(self.layout.seat_area(self.seat) + worker_page::DOWN_HEAD)
+            .load(Ordering::Relaxed);
         tail != head
     }
 
@@ -225,7 +232,9 @@ impl Attachment {
 
     /// Says how the sidecar is to wake this worker.
     pub(super) fn wake_by_eventfd(&self) {
-        self.map.word32(self.layout.seat_area(self.seat) + worker_page::BY_EVENTFD).store(1, Ordering::Release);
+        self.map
+            .word32(self.layout.seat_area(self.seat) + worker_page::BY_EVENTFD)
+            .store(1, Ordering::Release);
     }
 
     /// The word that says that this worker waits for room.

@@ -44,12 +44,15 @@ pub(super) enum Reserved {
     /// The sidecar has them all; it will give some back.
     Later,
     /// The caller has them all.
-    Never { slots: u32 },
+    Never {
+        slots: u32,
+    },
 }
 
 /// An action slot to be written by the caller. Dropping it gives it back unused.
 #[derive(Debug)]
 pub struct Reservation {
+    #[expect(dead_code, reason = "keeps `start` mapped")]
     map: Arc<Map>,
     uplink: Arc<Mutex<Uplink>>,
     origin: (u64, u32),
@@ -216,7 +219,7 @@ impl Uplink {
     pub(super) fn has_room(&mut self) -> bool {
         self.take_back();
         self.flush();
-        self.up.free() >= 2 && !self.free.is_empty()
+        self.up.free() >= 2 && (!self.free.is_empty() || self.sent.is_empty())
     }
 
     fn flush(&mut self) {
