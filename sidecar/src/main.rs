@@ -1,2 +1,33 @@
-//! The sidecar.
-fn main() {}
+//! The `sidecar` command.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use sidecar::cli::{Cli, Command};
+use sidecar::exit::Exit;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // A closed stream is nobody to tell. Help and version are no failure.
+            let _ = error.print();
+            return if error.use_stderr() { Exit::Failed } else { Exit::Done }.into();
+        }
+    };
+    sidecar::log::start(cli.talk.log_format, cli.talk.level());
+    let result = match cli.command {
+        None => sidecar::run::run(&cli.run),
+        Some(Command::Demo(args)) => sidecar::demo::run(&args),
+        Some(Command::Gateway(args)) => sidecar::gateway::run(*args),
+        Some(Command::Worker(args)) => sidecar::worker::run(&args),
+        Some(Command::Stat(args)) => sidecar::stat::run(&args),
+    };
+    match result {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            failure.print(cli.talk.log_format);
+            Exit::Failed.into()
+        }
+    }
+}

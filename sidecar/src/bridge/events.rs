@@ -1,0 +1,179 @@
+//! What the agent reports, turned into journal entries, records for the worker, and effects.
+
+use sidecar_core::agent::{Disconnect, DropKind, Event, HangUp, Notice};
+use sidecar_core::time::Instant;
+use sidecar_core::tunnel::Epoch;
+use sidecar_shm::slots::Observed;
+use sidecar_shm::stats::{Counter, Gauge, Stage};
+
+use super::outbox::State;
+use super::{Bridge, Effect, Incident, Waiting};
+
+impl Bridge {
+    /// What a dead predecessor's journal said, put in place before the first event.
+    pub(super) fn take_up_state(&mut self) {
+        if let Some((session, epoch)) = self.agent.session() {
+            let session = session.clone();
+            self.announcer.open(session, epoch, true);
+        }
+        if self.agent.is_warm() {
+            self.announcer.warm_up();
+        }
+        self.dialled_before = self.agent.connected_once();
+    }
+
+    pub(super) fn handle_event(&mut self, event: Event, now: Instant) {
+        match event {
+            Event::Dial { attempt, reread_token, .. } => {
+                if self.dialled_before {
+                    self.owner.stats().count(Counter::Redials);
+                }
+                self.dialled_before = true;
+                self.effects.push_back(Effect::Dial { attempt, reread_token });
+            }
+            Event::HangUp(HangUp::Orderly) => self.effects.push_back(Effect::HangUpOrderly),
+            Event::HangUp(HangUp::Abort) => self.effects.push_back(Effect::HangUpAbort),
+            Event::Upgraded { attempt, resumed } => {
+                self.owner.journal().connected();
+                self.owner.stats().set(Gauge::Connected, 1);
+                self.owner.stats().set(Gauge::ConnectedSince, now.as_nanos());
+                tracing::info!(attempt, resumed, agent = self.agent.agent_id().as_str(), "tunnel is up");
+            }
+            Event::Disconnected { cause, redial_until } => self.disconnected(&cause, redial_until, now),
+            Event::Warmup => {
+                tracing::info!("warm-up asked for");
+                self.owner.journal().warmup_seen();
+                self.announcer.warm_up();
+            }
+            Event::Queued { reason } => tracing::info!(reason = reason.as_str(), "queued: waiting for a session"),
+            Event::ReadySent => {
+                tracing::info!("ready");
+                self.owner.journal().ready_sent();
+            }
+            Event::SessionOpened { session, epoch, resumed } => {
+                tracing::info!(session = session.as_str(), epoch = epoch.0, resumed, "session open");
+                self.owner.journal().session_opened(&session, epoch);
+                self.owner.stats().set(Gauge::SessionOpen, 1);
+                self.owner.stats().count(Counter::Sessions);
+                self.announcer.open(session, epoch, resumed);
+            }
+            Event::SessionClosed { session, epoch, by, reason } => {
+                tracing::info!(
+                    session = session.as_str(),
+                    epoch = epoch.0,
+                    ?by,
+                    reason = reason.as_str(),
+                    "session closed"
+                );
+                self.owner.stats().set(Gauge::SessionOpen, 0);
+                self.close_epoch(epoch);
+            }
+            Event::Observation { epoch, sequence, length, moved, first_byte, last_byte } => {
+                self.observation(epoch, sequence, length, moved, first_byte, last_byte);
+            }
+            Event::ObservationTooLarge { epoch, sequence, size } => {
+                let waiting = Waiting { epoch, sequence, last_byte: now, failed: false, timed_out: false };
+                self.too_large(waiting, size, now);
+            }
+            Event::Drain { reason } => {
+                tracing::info!(reason = reason.as_str(), unanswered = self.waiting.len(), "drain");
+                self.owner.journal().drain_seen();
+                self.announcer.drain();
+                self.draining = true;
+            }
+            Event::Unfreeze { epoch, sequence } => self.unfreeze(epoch, sequence, now),
+            Event::Wedged { silent_for } => {
+                let seconds = silent_for.as_secs();
+                tracing::warn!(
+                    seconds,
+                    "the tunnel is up and a session is open, but nothing has come: the gateway may have lost the \
+                     session; a fresh agent id (--fresh-agent-on-wedge) would forfeit it"
+                );
+                self.note(Incident::Wedged, "session open, tunnel up, nothing received", now);
+            }
+            Event::FreshAgent => self.effects.push_back(Effect::FreshAgent),
+            Event::Notice(notice) => self.notice(&notice, now),
+            Event::Finished(outcome) => {
+                self.owner.stats().set(Gauge::Connected, 0);
+                self.effects.push_back(Effect::Finished(outcome));
+            }
+        }
+    }
+
+    fn observation(
+        &mut self,
+        epoch: Epoch,
+        sequence: u64,
+        length: u32,
+        moved: u32,
+        first_byte: Instant,
+        last_byte: Instant,
+    ) {
+        let slot = self.slot.take().expect("the agent completes an observation only in the slot on offer");
+        // The session's next observation shows that the action before it arrived.
+        self.outbox.forget(|kept| kept.state == State::Sent && kept.epoch == epoch);
+        self.waiting.push(Waiting { epoch, sequence, last_byte, failed: false, timed_out: false });
+        self.owner.publish(slot, &Observed { epoch, sequence, length, first_byte, last_byte });
+        let carried = self.agent.carried();
+        let stats = self.owner.stats();
+        stats.count(Counter::FramesIn);
+        stats.add(Counter::MovedBytes, u64::from(moved));
+        stats.add(Counter::BytesIn, u64::from(length));
+        stats.add(Counter::CarriedBytes, carried - self.carried);
+        stats.record(Stage::Receive, last_byte.since(first_byte));
+        self.carried = carried;
+        self.tell_worker();
+    }
+
+    fn close_epoch(&mut self, epoch: Epoch) {
+        self.waiting.retain(|waiting| waiting.epoch != epoch);
+        let dropped = self.outbox.forget(|kept| kept.epoch == epoch);
+        self.owner.stats().add(Counter::DroppedActions, dropped);
+        self.owner.close_epoch(epoch);
+        self.owner.journal().session_closed();
+        self.announcer.close();
+    }
+
+    fn disconnected(&mut self, cause: &Disconnect, redial_until: Option<Instant>, now: Instant) {
+        self.owner.stats().set(Gauge::Connected, 0);
+        match redial_until {
+            Some(until) => {
+                let left = until.since(now).as_secs();
+                tracing::warn!(%cause, budget_seconds = left, "the connection is gone; redialling");
+                self.note(Incident::ConnectionLost, &format!("connection lost: {cause}"), now);
+            }
+            None => tracing::info!(%cause, "the connection is gone"),
+        }
+    }
+
+    fn unfreeze(&mut self, epoch: Epoch, sequence: u64, now: Instant) {
+        let Some(kept) = self.outbox.find(sequence) else { return };
+        if kept.state != State::Sent || kept.epoch != epoch {
+            return;
+        }
+        kept.state = State::Waiting;
+        kept.resend = true;
+        tracing::warn!(sequence, "nothing has come since the cut: the last action is sent once more (--unfreeze)");
+        self.note(Incident::Unfreeze, "an action was sent once more to unfreeze the simulator", now);
+        self.owner.stats().count(Counter::Resent);
+    }
+
+    fn notice(&mut self, notice: &Notice, now: Instant) {
+        match notice {
+            Notice::DroppedFrame(kind) => {
+                self.owner.stats().count(Counter::DroppedFrames);
+                // One line a kind, however many come: the log of distinct errors keeps the count.
+                if self.note(Incident::DroppedFrame, &notice.to_string(), now) {
+                    tracing::warn!(why = %kind, unknown_session = *kind == DropKind::UnknownSession, "data frame dropped");
+                }
+            }
+            Notice::Pinged => self.owner.stats().count(Counter::Pings),
+            Notice::WarmAlready | Notice::Unblocked => tracing::debug!(%notice, "notice"),
+            _ => {
+                if self.note(Incident::Notice, &notice.to_string(), now) {
+                    tracing::warn!(%notice, "notice");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! When a worker fails, dies or takes too long: what becomes of the observation.
+
+use sidecar_core::time::Instant;
+use sidecar_shm::stats::Counter;
+
+use super::outbox::Stamps;
+use super::policy::{DEATHS, FailurePolicy};
+use super::{Bridge, Incident, Waiting};
+
+impl Bridge {
+    /// The policy decides about the observation `sequence`, once.
+    pub(super) fn apply_failure_policy(&mut self, sequence: u64, now: Instant) {
+        let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.sequence == sequence) else { return };
+        if waiting.failed || self.outbox.find(sequence).is_some() {
+            return;
+        }
+        let epoch = waiting.epoch;
+        match &self.rules.on_failure {
+            FailurePolicy::Hold => {
+                tracing::warn!(
+                    sequence,
+                    "the observation is held until a restarted worker answers it; --on-failure reply or close \
+                     would go on without one"
+                );
+            }
+            FailurePolicy::Reply(bytes) => {
+                if self.outbox.has_room() {
+                    waiting.failed = true;
+                    let stamps = Stamps { last_byte: waiting.last_byte, ..Stamps::default() };
+                    self.outbox.keep(epoch, sequence, bytes.len(), stamps, |into| into.copy_from_slice(bytes));
+                    tracing::warn!(sequence, bytes = bytes.len(), "answered with the bytes of --on-failure reply");
+                }
+            }
+            FailurePolicy::Close => {
+                waiting.failed = true;
+                self.agent.close_session(now, epoch, "worker failed");
+            }
+        }
+    }
+
+    /// An observation on which three workers died is no accident any more.
+    pub(super) fn check_deaths(&mut self, now: Instant) {
+        if let Some(held) = self.owner.oldest_unanswered()
+            && held.deaths >= DEATHS
+        {
+            let text = format!("{} workers died on one observation", held.deaths);
+            tracing::error!(sequence = held.sequence, deaths = held.deaths, "workers die on this observation");
+            self.note(Incident::WorkersDie, &text, now);
+            self.apply_failure_policy(held.sequence, now);
+        }
+    }
+
+    /// An observation that no slot can hold was discarded as it came in.
+    pub(super) fn too_large(&mut self, waiting: Waiting, size: u64, now: Instant) {
+        let slot = self.owner.geometry().observation_bytes;
+        tracing::error!(
+            size,
+            slot,
+            "an observation is larger than a slot and was discarded; raise --slot-bytes to at least its size"
+        );
+        self.note(Incident::TooLarge, &format!("observation of {size} bytes is larger than a slot ({slot})"), now);
+        self.owner.stats().count(Counter::TooLarge);
+        let sequence = waiting.sequence;
+        self.waiting.push(waiting);
+        self.apply_failure_policy(sequence, now);
+        // Nobody can answer it: under `hold` it is lost, and a drain must not wait for it.
+        if self.rules.on_failure == FailurePolicy::Hold {
+            self.waiting.retain(|waiting| waiting.sequence != sequence);
+        }
+    }
+
+    /// `--worker-timeout` for the oldest observation that a worker has.
+    pub(super) fn worker_deadline(&self) -> Option<Instant> {
+        let timeout = self.rules.worker_timeout?;
+        let oldest = self.waiting.iter().find(|waiting| !waiting.failed && !waiting.timed_out)?;
+        Some(oldest.last_byte + timeout)
+    }
+
+    pub(super) fn check_worker_timeout(&mut self, now: Instant) {
+        if self.worker_deadline().is_none_or(|due| due > now) {
+            return;
+        }
+        let Some(oldest) = self.waiting.iter_mut().find(|waiting| !waiting.failed && !waiting.timed_out) else {
+            return;
+        };
+        oldest.timed_out = true;
+        let sequence = oldest.sequence;
+        tracing::error!(sequence, "the worker did not answer within --worker-timeout");
+        self.note(Incident::WorkerTimeout, "the worker did not answer within --worker-timeout", now);
+        self.apply_failure_policy(sequence, now);
+    }
+}

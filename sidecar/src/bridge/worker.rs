@@ -1,0 +1,161 @@
+//! The worker's half of the bridge: its records and actions, and how an action gets on the wire.
+
+use core::ptr;
+
+use sidecar_core::agent::{MAX_HEAD, Refused};
+use sidecar_core::record::ToSidecar;
+use sidecar_core::time::Instant;
+use sidecar_core::tunnel::Epoch;
+use sidecar_shm::owner::FromWorker;
+use sidecar_shm::slots::Held;
+use sidecar_shm::stats::{Counter, Stage};
+
+use super::outbox::{Stamps, State};
+use super::{Bridge, Effect, Incident, OnWire, Waiting};
+
+impl From<&Held> for Waiting {
+    fn from(held: &Held) -> Self {
+        Self {
+            epoch: held.epoch,
+            sequence: held.sequence,
+            // Its times passed in another process: no latency is recorded for it.
+            last_byte: Instant::default(),
+            failed: false,
+            timed_out: false,
+        }
+    }
+}
+
+impl Bridge {
+    /// Takes one thing from the worker; `true` when there was one.
+    pub(super) fn poll_worker(&mut self, now: Instant) -> bool {
+        if !self.outbox.has_room() {
+            return false;
+        }
+        match self.owner.poll_worker() {
+            Ok(None) => false,
+            Ok(Some(FromWorker::Record(record))) => {
+                self.handle_record(record, now);
+                true
+            }
+            Ok(Some(FromWorker::Action { epoch, sequence, base, length, taken, published, .. })) => {
+                let stamps = Stamps { last_byte: Instant::default(), taken, published };
+                self.take_action(epoch, sequence, stamps, base, length as usize);
+                self.owner.finish_action();
+                true
+            }
+            Err(poisoned) => {
+                tracing::error!(%poisoned, "the worker broke the shared region's rules");
+                self.note(Incident::Poisoned, &poisoned.to_string(), now);
+                self.effects.push_back(Effect::DropWorker { why: poisoned.to_string() });
+                true
+            }
+        }
+    }
+
+    fn handle_record(&mut self, record: ToSidecar, now: Instant) {
+        match record {
+            ToSidecar::Ready => {
+                self.agent.worker_ready(now);
+                self.effects.push_back(Effect::WorkerReady);
+            }
+            ToSidecar::WarmupFailed { message } => {
+                tracing::error!(message = message.as_str(), "the worker's warm-up failed");
+                self.note(Incident::WorkerFailed, &format!("warm-up failed: {message}"), now);
+                self.agent.worker_failed(now);
+            }
+            ToSidecar::Failed { sequence, message } => {
+                tracing::error!(sequence, message = message.as_str(), "the worker failed on an observation");
+                self.note(Incident::WorkerFailed, &format!("worker failed: {message}"), now);
+                self.owner.stats().count(Counter::Failed);
+                self.apply_failure_policy(sequence, now);
+            }
+            // The ownership ledger has dealt with it.
+            ToSidecar::Released { .. } => {}
+        }
+    }
+
+    fn take_action(&mut self, epoch: Epoch, sequence: u64, stamps: Stamps, base: *const u8, length: usize) {
+        let Some(waiting) = self.waiting.iter().find(|waiting| {
+            waiting.sequence == sequence && waiting.epoch == epoch && !waiting.failed
+        }) else {
+            // The failure policy has answered, or its session was closed: never sent.
+            return self.owner.stats().count(Counter::DroppedActions);
+        };
+        if self.outbox.find(sequence).is_some() {
+            return self.owner.stats().count(Counter::DroppedActions);
+        }
+        let stamps = Stamps { last_byte: waiting.last_byte, ..stamps };
+        self.outbox.keep(epoch, sequence, length, stamps, |into| {
+            // SAFETY: the owner checked that `base..base + length` lies in one action slot of the region, which
+            // stays mapped; `into` is private and as long. The worker may still be writing: then a mix of its own
+            // bytes is sent.
+            unsafe { ptr::copy_nonoverlapping(base, into.as_mut_ptr(), length) };
+        });
+    }
+
+    /// Puts the oldest action that may leave on the wire. What must never leave is dropped on the way.
+    pub(super) fn next_action(&mut self, now: Instant) -> Option<&[u8]> {
+        let (sequence, length) = loop {
+            let kept = self.outbox.waiting()?;
+            match self.agent.may_send(kept.epoch) {
+                Ok(()) => break (kept.sequence, kept.payload_length()),
+                Err(Refused::Gone) => {
+                    let sequence = kept.sequence;
+                    let dropped = self.outbox.forget(|kept| kept.sequence == sequence);
+                    self.owner.stats().add(Counter::DroppedActions, dropped);
+                }
+                Err(Refused::Down | Refused::Held | Refused::Closing) => return None,
+            }
+        };
+        let mut head = [0; MAX_HEAD];
+        let epoch = self.outbox.find(sequence)?.epoch;
+        let written = self.agent.begin_action(now, epoch, sequence, length, &mut head).ok()?;
+        // Promise 1: on record before the kernel gets the first byte.
+        self.owner.journal().action_started(sequence);
+        self.owner.answered(sequence);
+        self.waiting.retain(|waiting| waiting.sequence != sequence);
+        self.wire = OnWire::Action;
+        let kept = self.outbox.find(sequence)?;
+        kept.state = State::Sending;
+        Some(kept.frame(&head[..written.len], written.mask, written.mask_offset))
+    }
+
+    pub(super) fn action_sent(&mut self, now: Instant) {
+        let Some(kept) = self.outbox.sending() else { return };
+        kept.state = State::Sent;
+        let (epoch, sequence, stamps, resend) = (kept.epoch, kept.sequence, kept.stamps, kept.resend);
+        kept.resend = false;
+        let bytes = u64::from(kept.payload_length());
+        self.owner.journal().action_sent(sequence);
+        self.agent.handle_action_sent(now, epoch, sequence);
+        // One action is kept for a session that is open: the last one sent.
+        self.outbox.forget(|kept| kept.state == State::Sent && kept.sequence != sequence);
+        if epoch == Epoch::default() {
+            self.outbox.forget(|kept| kept.sequence == sequence);
+        }
+        let stats = self.owner.stats();
+        stats.count(Counter::ActionsOut);
+        stats.add(Counter::BytesOut, bytes);
+        let measured = stamps.published > Instant::default() && stamps.last_byte > Instant::default();
+        if measured && !resend {
+            stats.record(Stage::HandOver, stamps.taken.since(stamps.last_byte));
+            stats.record(Stage::Worker, stamps.published.since(stamps.taken));
+            stats.record(Stage::Send, now.since(stamps.published));
+            stats.record(Stage::Total, now.since(stamps.last_byte));
+        }
+    }
+
+    /// Brings the worker up to date: records first, then the observations that wait for it.
+    pub(super) fn tell_worker(&mut self) {
+        if self.owner.live_seat().is_none() {
+            return;
+        }
+        let Self { announcer, owner, .. } = self;
+        if announcer.catch_up(|record| owner.send(record).is_ok()) {
+            let redelivered = owner.deliver_pending();
+            if redelivered > 0 {
+                }
+        }
+    }
+}

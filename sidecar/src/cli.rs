@@ -1,0 +1,310 @@
+//! The command line: what can be said, in one place. Meaning is given to it in `run`, `demo`, `stat` and so on.
+
+use core::time::Duration;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::driver::Preference;
+use crate::log::{Format, Level};
+use crate::worker::WorkerArgs;
+
+/// Stands between a simulation gateway and an inference worker: owns the tunnel, hands observations over in shared
+/// memory.
+#[derive(Debug, Parser)]
+#[command(name = "sidecar", version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Cli {
+    /// Everything but the main job.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// The main job.
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// How it talks.
+    #[command(flatten)]
+    pub talk: TalkArgs,
+}
+
+/// How the process talks on stderr.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct TalkArgs {
+    /// Form of log lines and errors on stderr
+    #[arg(long, value_enum, default_value_t, global = true, help_heading = "Output")]
+    pub log_format: Format,
+    /// Say each step
+    #[arg(short, long, global = true, conflicts_with = "quiet", help_heading = "Output")]
+    pub verbose: bool,
+    /// Warnings and errors only
+    #[arg(short, long, global = true, help_heading = "Output")]
+    pub quiet: bool,
+}
+
+impl TalkArgs {
+    /// The level that the flags ask for.
+    pub fn level(&self) -> Level {
+        match (self.quiet, self.verbose) {
+            (true, _) => Level::Quiet,
+            (_, true) => Level::Verbose,
+            _ => Level::Normal,
+        }
+    }
+}
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Play gateway, sidecar and worker on this machine, in a closed loop, and print a table
+    Demo(DemoArgs),
+    /// Rehearse against a gateway of your own: the whole server side of the tunnel contract, with faults on request
+    Gateway(Box<sidecar_gateway::Args>),
+    /// A built-in worker
+    Worker(WorkerArgs),
+    /// Counters and latency percentiles of a running sidecar, read from its region
+    Stat(StatArgs),
+}
+
+/// `sidecar --shm PATH ...`
+#[derive(Debug, Clone, Args)]
+pub struct RunArgs {
+    /// GPU index, or `none` to run without one
+    #[arg(long, default_value = "none", value_name = "INDEX|none")]
+    pub gpu: String,
+    /// Path of the shared region; its directory has to be on a tmpfs (/dev/shm/...)
+    #[arg(long, required = true, value_name = "PATH")]
+    pub shm: Option<PathBuf>,
+    /// Job UUID [env: JOB_UUID]
+    #[arg(long, value_name = "UUID")]
+    pub job: Option<String>,
+    /// Gateway [env: TUNNEL_ENDPOINT]
+    #[arg(long, value_name = "URL")]
+    pub endpoint: Option<String>,
+    /// Agent id of this process; a random UUID unless a predecessor's region says otherwise
+    #[arg(long, value_name = "ID")]
+    pub agent: Option<String>,
+    /// File with the bearer token, instead of JOB_TOKEN or CHALLENGE_TOKEN
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// State file with KEY=VALUE lines [default: ~/.simubotix-challenge.env]
+    #[arg(long, value_name = "FILE")]
+    pub env_file: Option<PathBuf>,
+    /// I/O driver of the frame loop
+    #[arg(long, value_enum, default_value_t)]
+    pub io: Preference,
+    /// Serve counters over HTTP in Prometheus' text format
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<SocketAddr>,
+    /// Sizes of the region.
+    #[command(flatten)]
+    pub region: RegionArgs,
+    /// What to do when things go wrong.
+    #[command(flatten)]
+    pub failure: FailureArgs,
+    /// Timers.
+    #[command(flatten)]
+    pub timers: TimerArgs,
+    /// Worker to start and keep running; without one, start it yourself against --shm
+    #[arg(last = true, value_name = "CMD")]
+    pub worker: Vec<OsString>,
+}
+
+/// Sizes.
+#[derive(Debug, Clone, Copy, Args)]
+#[command(next_help_heading = "Region")]
+pub struct RegionArgs {
+    /// Observation slots
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    pub slots: u32,
+    /// Bytes of an observation slot, rounded up to pages
+    #[arg(long, default_value_t = 8 << 20, value_name = "BYTES")]
+    pub slot_bytes: u32,
+    /// Action slots of a worker (a power of two)
+    #[arg(long, default_value_t = 16, value_name = "N")]
+    pub action_slots: u32,
+    /// Bytes of an action slot
+    #[arg(long, default_value_t = 64 << 10, value_name = "BYTES")]
+    pub action_bytes: u32,
+}
+
+/// What becomes of an observation that the worker failed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum OnFailure {
+    /// Keep it for a restarted worker
+    #[default]
+    Hold,
+    /// Answer with the bytes of --failure-reply
+    Reply,
+    /// Close the session
+    Close,
+}
+
+/// Failure policy and reconnect choices.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Failure")]
+pub struct FailureArgs {
+    /// What becomes of an observation that the worker failed on
+    #[arg(long, value_enum, default_value_t)]
+    pub on_failure: OnFailure,
+    /// File with the bytes for --on-failure reply
+    #[arg(long, value_name = "FILE", required_if_eq("on_failure", "reply"))]
+    pub failure_reply: Option<PathBuf>,
+    /// How long the worker may take for one answer before --on-failure decides, or `off`
+    #[arg(long, default_value = "off", value_parser = duration_or_off, value_name = "TIME")]
+    pub worker_timeout: MaybeDuration,
+    /// Send the last action once more when nothing has come for this long after a cut, or `off`
+    #[arg(long, default_value = "60s", value_parser = duration_or_off, value_name = "TIME")]
+    pub unfreeze: MaybeDuration,
+    /// Report a tunnel that is up with an open session and silent for this long, or `off`
+    #[arg(long, default_value = "120s", value_parser = duration_or_off, value_name = "TIME")]
+    pub wedge_after: MaybeDuration,
+    /// Go on under a fresh agent id when wedged; forfeits the session
+    #[arg(long)]
+    pub fresh_agent_on_wedge: bool,
+    /// Keep dialling when the parallelism cap is reached
+    #[arg(long)]
+    pub wait_for_slot: bool,
+}
+
+/// A time, or none: a type of its own, since clap reads `Option` as "may be absent".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MaybeDuration(pub Option<Duration>);
+
+macro_rules! timers {
+    ($($(#[doc = $doc:literal])* $name:ident = $flag:literal),+ $(,)?) => {
+        /// Every timer of the tunnel, so that a rehearsal can run faster than life.
+        #[derive(Debug, Clone, Copy, Args)]
+        #[command(next_help_heading = "Timers")]
+        pub struct TimerArgs {
+            $($(#[doc = $doc])* #[arg(long = $flag, value_parser = duration, value_name = "TIME")] pub $name: Option<Duration>,)+
+        }
+
+        impl TimerArgs {
+            /// The design's timers with what the flags changed.
+            pub fn timers(&self) -> sidecar_core::agent::Timers {
+                let mut timers = sidecar_core::agent::Timers::default();
+                $(if let Some(value) = self.$name { timers.$name = value; })+
+                timers
+            }
+        }
+    };
+}
+
+timers! {
+    /// First dial: keep trying for this long
+    dial = "dial-timeout",
+    /// One attempt: connection and upgrade
+    connect = "connect-timeout",
+    /// Redial until this long after the last byte, when the connection fell silent
+    redial_after_silence = "redial-after-silence",
+    /// Redial until this long after a close or FIN
+    redial_after_close = "redial-after-close",
+    /// A close this soon after the upgrade means the parallelism cap
+    capacity_window = "capacity-window",
+    /// After a redial, kept answers wait this long for a first frame
+    hold_answers = "hold-answers",
+    /// Ping after this long without a byte either way
+    ping_after = "ping-after",
+    /// Give the connection up after this long without a byte received
+    dead_after = "dead-after",
+    /// Unsolicited pongs while all slots are taken
+    blocked_pong = "blocked-pong",
+    /// Warn when the worker is not ready after this long
+    ready_warning = "ready-warning",
+    /// How long a drain waits for answers
+    drain = "drain-timeout",
+    /// How long a close handshake may take
+    close = "close-timeout",
+    /// First delay of the redial backoff
+    backoff_base = "backoff-base",
+    /// Largest delay of the redial backoff
+    backoff_max = "backoff-max",
+}
+
+/// `sidecar demo`
+#[derive(Debug, Clone, Args)]
+pub struct DemoArgs {
+    /// Cases to play, with and without images
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub cases: u32,
+    /// Bytes of an observation with an image
+    #[arg(long, default_value_t = 786_432, value_name = "BYTES")]
+    pub payload: u32,
+    /// I/O driver of the sidecar
+    #[arg(long, value_enum, default_value_t)]
+    pub io: Preference,
+    /// Seed of the cases
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print the table as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `sidecar stat`
+#[derive(Debug, Clone, Args)]
+pub struct StatArgs {
+    /// Path of the region
+    #[arg(long, value_name = "PATH")]
+    pub shm: PathBuf,
+    /// Print one JSON object and end
+    #[arg(long)]
+    pub json: bool,
+    /// Print once and end
+    #[arg(long)]
+    pub once: bool,
+    /// Time between two prints
+    #[arg(long, default_value = "1s", value_parser = duration, value_name = "TIME")]
+    pub every: Duration,
+}
+
+/// `20s`, `500ms`, `2m`, `150us`; a bare number is seconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    sidecar_gateway::duration::parse(text).map_err(|error| error.to_string())
+}
+
+fn duration_or_off(text: &str) -> Result<MaybeDuration, String> {
+    if text == "off" { Ok(MaybeDuration(None)) } else { duration(text).map(|time| MaybeDuration(Some(time))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(arguments: &[&str]) -> RunArgs {
+        Cli::try_parse_from([&["sidecar"], arguments].concat()).unwrap().run
+    }
+
+    #[test]
+    fn the_definition_holds_together() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_main_job_takes_a_worker_behind_two_dashes() {
+        let run = run(&["--gpu", "none", "--shm", "/dev/shm/obs0", "--", "python", "worker.py", "--x"]);
+        assert_eq!(run.worker, ["python", "worker.py", "--x"]);
+        assert_eq!(run.shm, Some("/dev/shm/obs0".into()));
+    }
+
+    #[test]
+    fn the_region_is_required_for_the_main_job_and_for_nothing_else() {
+        assert!(Cli::try_parse_from(["sidecar"]).is_err());
+        assert!(Cli::try_parse_from(["sidecar", "demo"]).is_ok());
+    }
+
+    #[test]
+    fn timers_and_switches_take_units_and_off() {
+        let run = run(&["--shm", "/x", "--ping-after", "500ms", "--unfreeze", "off", "--worker-timeout", "3"]);
+        assert_eq!(run.timers.timers().ping_after, Duration::from_millis(500));
+        assert_eq!(run.failure.unfreeze, MaybeDuration(None));
+        assert_eq!(run.failure.worker_timeout, MaybeDuration(Some(Duration::from_secs(3))));
+        assert!(Cli::try_parse_from(["sidecar", "--shm", "/x", "--dial-timeout", "soon"]).is_err());
+    }
+
+    #[test]
+    fn a_configured_reply_needs_its_bytes() {
+        assert!(Cli::try_parse_from(["sidecar", "--shm", "/x", "--on-failure", "reply"]).is_err());
+    }
+}

@@ -1,0 +1,127 @@
+//! Workers that attach: the handshake on `<region>.sock`, and the watch over each one's connection and process.
+
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use sidecar_shm::attach::{Connection, HANDSHAKE, Listener, Pending};
+use sidecar_shm::owner::{Orphan, SeatGrant, SeatRefused};
+use tokio::sync::oneshot;
+
+use super::Shared;
+use super::readable::Readable;
+use crate::frame_loop::Command;
+
+/// Lets workers in until the control thread ends.
+pub(super) async fn serve(shared: Rc<Shared>, listener: Listener) {
+    let readable = match Readable::new(listener.as_fd()) {
+        Ok(readable) => readable,
+        Err(error) => return tracing::error!(%error, "the attach socket cannot be watched: no worker can attach"),
+    };
+    loop {
+        match listener.accept() {
+            Ok(Some(pending)) => {
+                tokio::task::spawn_local(welcome(Rc::clone(&shared), pending));
+            }
+            Ok(None) => {
+                if readable.wait().await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a worker could not be let in");
+                tokio::time::sleep(core::time::Duration::from_millis(10)).await;
+            }
+        }
+    }
+}
+
+/// Watches the process of a seat that a dead sidecar left, for as long as it has not attached again.
+pub(super) async fn watch_orphan(shared: Rc<Shared>, orphan: Orphan) {
+    let Orphan { seat, generation, pidfd, .. } = orphan;
+    if let Some(process) = pidfd.and_then(|pidfd| Readable::new(pidfd.as_fd()).ok()) {
+        shared.attached.send_modify(|attached| *attached += 1);
+        ended(&process).await;
+        shared.attached.send_modify(|attached| *attached -= 1);
+    }
+    // Without a pidfd there is no such process any more.
+    shared.frame_loop.send(Command::ConnectionEnded { seat, generation });
+    shared.frame_loop.send(Command::ProvedDead { seat, generation });
+}
+
+async fn welcome(shared: Rc<Shared>, mut pending: Pending) {
+    // The handshake has its own deadline, and blocks: it gets a thread of the blocking pool.
+    let hello = tokio::task::spawn_blocking(move || {
+        let candidate = pending.wait_hello(HANDSHAKE);
+        candidate.map(|candidate| (pending, candidate))
+    });
+    let (pending, candidate) = match hello.await {
+        Ok(Ok(hello)) => hello,
+        Ok(Err(error)) => return tracing::warn!(%error, "a connection to the attach socket was refused"),
+        Err(error) => return tracing::error!(%error, "the attach handshake failed"),
+    };
+    let (reply, answer) = oneshot::channel();
+    shared.frame_loop.send(Command::Join { candidate, reply });
+    match answer.await {
+        Ok(Ok(grant)) => seated(shared, pending, grant).await,
+        Ok(Err(refused)) => refuse(pending, &refused),
+        // The frame loop has ended, and the process with it.
+        Err(_) => {}
+    }
+}
+
+fn refuse(pending: Pending, refused: &SeatRefused) {
+    tracing::warn!(%refused, "a worker was refused");
+    pending.refuse(refused);
+}
+
+async fn seated(shared: Rc<Shared>, pending: Pending, grant: SeatGrant) {
+    let (seat, generation) = (grant.seat, grant.generation);
+    let process = pending.pidfd().and_then(|pidfd| Readable::new(pidfd).ok());
+    match pending.grant(&grant) {
+        Ok(connection) => watch(shared, connection).await,
+        Err(error) => {
+            tracing::warn!(%error, "the worker went away during the handshake");
+            shared.frame_loop.send(Command::ConnectionEnded { seat, generation });
+            if let Some(process) = process {
+                ended(&process).await;
+                shared.frame_loop.send(Command::ProvedDead { seat, generation });
+            }
+        }
+    }
+}
+
+/// The end of the connection is the hint, the end of the process the proof.
+async fn watch(shared: Rc<Shared>, connection: Connection) {
+    let (seat, generation) = (connection.seat(), connection.generation());
+    let process = Readable::new(connection.pidfd());
+    let socket = Readable::new(connection.socket());
+    let (Ok(process), Ok(socket)) = (process, socket) else {
+        tracing::error!("no descriptors left to watch the worker with");
+        return shared.frame_loop.send(Command::ConnectionEnded { seat, generation });
+    };
+    shared.attached.send_modify(|attached| *attached += 1);
+    tokio::select! {
+        () = hung_up(&connection, &socket) => {}
+        () = shared.drop_worker.notified() => {}
+    }
+    drop((connection, socket));
+    shared.frame_loop.send(Command::ConnectionEnded { seat, generation });
+    ended(&process).await;
+    tracing::info!(seat, "worker gone");
+    shared.frame_loop.send(Command::ProvedDead { seat, generation });
+    shared.attached.send_modify(|attached| *attached -= 1);
+}
+
+async fn hung_up(connection: &Connection, socket: &Readable) {
+    while !connection.has_ended() {
+        if socket.wait().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits for the end of the process behind a pidfd.
+async fn ended(process: &Readable) {
+    // A failure means that the runtime is going down.
+    let _ = process.wait().await;
+}

@@ -1,0 +1,65 @@
+//! SIGINT and SIGTERM end the run cleanly, a second one at once; SIGUSR2 leaves without closing the session.
+
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sidecar_core::agent::Shutdown;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::Shared;
+use crate::exit::Exit;
+use crate::frame_loop::Command;
+
+/// Which signal asked for the end, for the exit code.
+#[derive(Debug, Clone, Default)]
+pub struct Signalled(Arc<Mutex<Option<Exit>>>);
+
+impl Signalled {
+    /// The exit code that a signal asked for.
+    pub fn exit(&self) -> Option<Exit> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a signal; `false` when there was one before.
+    fn note(&self, exit: Exit) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(exit).is_none()
+    }
+}
+
+/// Watches for signals from now on.
+pub(super) fn watch(shared: &Rc<Shared>, signalled: Signalled) {
+    for (kind, exit, how) in [
+        (SignalKind::interrupt(), Exit::Interrupted, Shutdown::Close),
+        (SignalKind::terminate(), Exit::Terminated, Shutdown::Close),
+        (SignalKind::user_defined2(), Exit::Done, Shutdown::Leave),
+    ] {
+        let stream = match signal(kind) {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(?kind, %error, "the signal cannot be watched: it ends the process at once");
+                continue;
+            }
+        };
+        tokio::task::spawn_local(one(Rc::clone(shared), stream, exit, how, signalled.clone()));
+    }
+}
+
+async fn one(
+    shared: Rc<Shared>,
+    mut stream: tokio::signal::unix::Signal,
+    exit: Exit,
+    how: Shutdown,
+    signalled: Signalled,
+) {
+    while stream.recv().await.is_some() {
+        if signalled.note(exit) {
+            tracing::info!(?how, "asked to end; a second signal ends at once");
+            shared.frame_loop.send(Command::Shutdown(how));
+        } else {
+            tracing::warn!("second signal: ending at once");
+            super::child::kill_at_once();
+            #[expect(clippy::exit, reason = "the user asked twice")]
+            std::process::exit(exit.code().into());
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Which driver runs here, and why.
+
+use std::io;
+
+use super::{Doorbell, Driver, Epoll, Uring};
+use crate::report::Failure;
+
+/// `--io`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Preference {
+    /// io_uring where it works, else epoll.
+    #[default]
+    Auto,
+    /// io_uring or nothing.
+    Uring,
+    /// epoll; no ring is made anywhere in the process.
+    Epoll,
+}
+
+/// The driver taken, and the reason in words for the log.
+pub struct Choice {
+    /// Ready to connect.
+    pub driver: Box<dyn Driver>,
+    /// One clause: why this one.
+    pub why: String,
+}
+
+impl core::fmt::Debug for Choice {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Choice").field("driver", &self.driver.name()).field("why", &self.why).finish()
+    }
+}
+
+/// Makes the driver that `preference` allows.
+///
+/// # Errors
+/// The driver asked for does not run here.
+pub fn choose(preference: Preference, doorbell: Doorbell<'_>) -> Result<Choice, Failure> {
+    match preference {
+        Preference::Epoll => epoll(doorbell, "asked for".to_owned()),
+        Preference::Uring => match Uring::new(doorbell) {
+            Ok(driver) => Ok(Choice { driver: Box::new(driver), why: "asked for".to_owned() }),
+            Err(error) => Err(Failure::new("--io uring: io_uring cannot be used here")
+                .because(explain(&error))
+                .hint("use --io auto or --io epoll, or allow io_uring in the container's seccomp profile")),
+        },
+        Preference::Auto => match Uring::new(doorbell) {
+            Ok(driver) => Ok(Choice { driver: Box::new(driver), why: "the probe passed".to_owned() }),
+            Err(error) => epoll(doorbell, format!("io_uring cannot be used here: {}", explain(&error))),
+        },
+    }
+}
+
+fn epoll(doorbell: Doorbell<'_>, why: String) -> Result<Choice, Failure> {
+    let driver = Epoll::new(doorbell)
+        .map_err(|error| Failure::new("no epoll instance").because(error).hint("raise the open files limit"))?;
+    Ok(Choice { driver: Box::new(driver), why })
+}
+
+/// The usual causes have the same error number as other things; say what it means for io_uring.
+fn explain(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "the kernel refused it (kernel.io_uring_disabled, or a container's seccomp profile)".to_owned()
+        }
+        io::ErrorKind::OutOfMemory => "the locked-memory limit is too small (ulimit -l)".to_owned(),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,297 @@
+//! The frame loop's I/O over a ring of its own: one submit-and-wait a turn.
+//!
+//! No tokio-uring here: its runtime parks in epoll around the ring, and a read that is dropped there lets the
+//! kernel write into a slot that was given away. An operation of ours ends with its completion and not before;
+//! `close` waits for it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use rustix::event::PollFlags;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::{Close, Completion, Completions, Doorbell, Driver, SocketOptions, Wait, socket};
+
+/// Operations in flight: connect poll, receive, send, doorbell, and cancels of them.
+const ENTRIES: u32 = 16;
+
+const CONNECT: u64 = 0;
+const RECEIVE: u64 = 1;
+const SEND: u64 = 2;
+const DOORBELL: u64 = 3;
+const CANCEL: u64 = 4;
+
+const POLLIN: u32 = PollFlags::IN.bits() as u32;
+const POLLOUT: u32 = PollFlags::OUT.bits() as u32;
+
+#[derive(Debug)]
+struct Send {
+    from: *const u8,
+    length: usize,
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: OwnedFd,
+    connecting: bool,
+    receiving: bool,
+    send: Option<Send>,
+}
+
+impl Connection {
+    fn fd(&self) -> Fd {
+        Fd(self.socket.as_raw_fd())
+    }
+
+    fn is_active(&self, operation: u64) -> bool {
+        match operation {
+            CONNECT => self.connecting,
+            RECEIVE => self.receiving,
+            _ => self.send.is_some(),
+        }
+    }
+
+    fn in_flight(&self) -> bool {
+        [CONNECT, RECEIVE, SEND].into_iter().any(|operation| self.is_active(operation))
+    }
+}
+
+/// See the module.
+pub struct Uring {
+    ring: IoUring,
+    doorbell: Fd,
+    doorbell_armed: bool,
+    rung: bool,
+    connection: Option<Connection>,
+}
+
+impl core::fmt::Debug for Uring {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Uring").field("connection", &self.connection).finish_non_exhaustive()
+    }
+}
+
+impl Uring {
+    /// Makes a ring that also listens to `doorbell`, which must outlive it.
+    ///
+    /// # Errors
+    /// io_uring is missing, forbidden, or older than Linux 5.15 (a wait with a timeout, multishot poll).
+    pub fn new(doorbell: Doorbell<'_>) -> io::Result<Self> {
+        // Cooperative task running (5.19) spares the interrupt that would run completions of a thread that is
+        // about to enter the kernel anyway; kernels without it refuse the flag.
+        let ring = IoUring::builder().setup_coop_taskrun().build(ENTRIES);
+        let ring = match ring {
+            Ok(ring) => ring,
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => IoUring::new(ENTRIES)?,
+            Err(error) => return Err(error),
+        };
+        if !ring.params().is_feature_ext_arg() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel's io_uring has no timed wait"));
+        }
+        let fd = Fd(doorbell.as_raw_fd());
+        Ok(Self { ring, doorbell: fd, doorbell_armed: false, rung: false, connection: None })
+    }
+
+    fn push(&mut self, entry: squeue::Entry) {
+        // SAFETY: entries are built in this module; what they point to stays valid until their completion
+        // (contract of `Driver::receive` and `Driver::send`; polls and cancels point to nothing).
+        unsafe { self.ring.submission().push(&entry) }
+            .expect("at most four operations and their cancels are in flight, and the queue holds 16");
+    }
+
+    fn arm_doorbell(&mut self) {
+        if !self.doorbell_armed {
+            // Multishot polls are edge-triggered: the eventfd is never read, each write is one edge.
+            let poll = opcode::PollAdd::new(self.doorbell, POLLIN).multi(true).build().user_data(DOORBELL);
+            self.push(poll);
+            self.doorbell_armed = true;
+        }
+    }
+
+    fn push_send(&mut self) {
+        let Some(connection) = &self.connection else { return };
+        let Some(send) = &connection.send else { return };
+        // MSG_WAITALL lets the kernel (5.19) go on after a short send by itself; older ones report it and we do.
+        let flags = (SendFlags::NOSIGNAL.bits() | RecvFlags::WAITALL.bits()).cast_signed();
+        let length = u32::try_from(send.length).unwrap_or(u32::MAX);
+        let entry =
+            opcode::Send::new(connection.fd(), send.from, length).flags(flags).build().user_data(SEND);
+        self.push(entry);
+    }
+
+    fn take_completions(&mut self, completions: &mut Completions) {
+        loop {
+            let Some(entry) = self.ring.completion().next() else { break };
+            self.take(&entry, completions);
+        }
+        if core::mem::take(&mut self.rung) {
+            completions.push(Completion::Doorbell);
+        }
+    }
+
+    fn take(&mut self, entry: &cqueue::Entry, completions: &mut Completions) {
+        match entry.user_data() {
+            DOORBELL => {
+                self.doorbell_armed = cqueue::more(entry.flags());
+                self.rung = true;
+            }
+            CONNECT => {
+                let Some(connection) = &mut self.connection else { return };
+                connection.connecting = false;
+                completions.push(Completion::Connected(connection.finish_connect()));
+            }
+            RECEIVE => {
+                let Some(connection) = &mut self.connection else { return };
+                connection.receiving = false;
+                completions.push(Completion::Received(result(entry)));
+            }
+            SEND => self.take_send(entry, completions),
+            _ => {}
+        }
+    }
+
+    fn take_send(&mut self, entry: &cqueue::Entry, completions: &mut Completions) {
+        let Some(connection) = &mut self.connection else { return };
+        let Some(send) = &mut connection.send else { return };
+        let outcome = match result(entry) {
+            Ok(sent) => {
+                send.from = send.from.wrapping_add(sent);
+                send.length = send.length.saturating_sub(sent);
+                if send.length > 0 {
+                    return self.push_send();
+                }
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return self.push_send(),
+            Err(error) => Err(error),
+        };
+        connection.send = None;
+        completions.push(Completion::Sent(outcome));
+    }
+
+    fn wait(&mut self, wait: Wait) -> io::Result<()> {
+        let submitter = self.ring.submitter();
+        let result = match wait {
+            Wait::Poll => submitter.submit(),
+            Wait::Block(None) => submitter.submit_and_wait(1),
+            Wait::Block(Some(timeout)) => {
+                let timespec = Timespec::from(timeout);
+                submitter.submit_with_args(1, &SubmitArgs::new().timespec(&timespec))
+            }
+        };
+        match result {
+            Ok(_) => Ok(()),
+            // The wait's own timeout, a signal, and a full completion queue are all reasons to look.
+            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::TIME | Errno::INTR | Errno::BUSY)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Connection {
+    fn finish_connect(&self) -> io::Result<()> {
+        socket::connected(&self.socket)?;
+        // On a non-blocking socket the ring would report EAGAIN instead of waiting.
+        let flags = rustix::fs::fcntl_getfl(&self.socket)?;
+        rustix::fs::fcntl_setfl(&self.socket, flags - OFlags::NONBLOCK)?;
+        Ok(())
+    }
+}
+
+fn result(entry: &cqueue::Entry) -> io::Result<usize> {
+    usize::try_from(entry.result()).map_err(|_| io::Error::from_raw_os_error(-entry.result()))
+}
+
+impl Driver for Uring {
+    fn name(&self) -> &'static str {
+        "uring"
+    }
+
+    fn connect(&mut self, address: SocketAddr, options: SocketOptions) -> io::Result<()> {
+        self.close(Close::Abort);
+        let (socket, _) = socket::start(address, options)?;
+        let fd = Fd(socket.as_raw_fd());
+        self.connection = Some(Connection { socket, connecting: true, receiving: false, send: None });
+        self.push(opcode::PollAdd::new(fd, POLLOUT).build().user_data(CONNECT));
+        Ok(())
+    }
+
+    unsafe fn receive(&mut self, into: *mut u8, length: usize, exact: bool) {
+        let connection = self.connection.as_mut().expect("the caller has a connection");
+        assert!(!connection.receiving, "one receive at a time");
+        connection.receiving = true;
+        let fd = connection.fd();
+        let flags = if exact { RecvFlags::WAITALL.bits().cast_signed() } else { 0 };
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        self.push(opcode::Recv::new(fd, into, length).flags(flags).build().user_data(RECEIVE));
+    }
+
+    unsafe fn send(&mut self, from: *const u8, length: usize) {
+        let connection = self.connection.as_mut().expect("the caller has a connection");
+        assert!(connection.send.is_none(), "one send at a time");
+        connection.send = Some(Send { from, length });
+        self.push_send();
+    }
+
+    fn is_receiving(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.receiving)
+    }
+
+    fn is_sending(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.send.is_some())
+    }
+
+    fn turn(&mut self, wait: Wait, completions: &mut Completions) -> io::Result<()> {
+        let before = completions.len();
+        self.arm_doorbell();
+        self.take_completions(completions);
+        let wait = if completions.len() > before { Wait::Poll } else { wait };
+        if wait != Wait::Poll || !self.ring.submission().is_empty() || self.ring.submission().taskrun() {
+            self.wait(wait)?;
+        }
+        self.take_completions(completions);
+        Ok(())
+    }
+
+    fn close(&mut self, how: Close) {
+        // Each operation in flight is cancelled and answers with a completion; only then is its memory ours again.
+        for operation in [CONNECT, RECEIVE, SEND] {
+            if self.connection.as_ref().is_some_and(|connection| connection.is_active(operation)) {
+                self.push(opcode::AsyncCancel::new(operation).build().user_data(CANCEL));
+            }
+        }
+        let connecting = self.connection.as_ref().is_some_and(|connection| connection.connecting);
+        let mut ended = Completions::new();
+        while self.connection.as_ref().is_some_and(Connection::in_flight) {
+            if self.wait(Wait::Block(None)).is_err() {
+                // The ring itself is broken. The regions handed out live as long as the process.
+                break;
+            }
+            let Some(entry) = self.ring.completion().next() else { continue };
+            if entry.user_data() == SEND
+                && let Some(connection) = &mut self.connection
+            {
+                // Without this a cancelled short send would be taken up again.
+                connection.send = None;
+            }
+            self.take(&entry, &mut ended);
+        }
+        if let Some(connection) = self.connection.take()
+            && how == Close::Orderly
+            && !connecting
+        {
+            socket::linger(connection.socket.as_fd());
+        }
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        self.close(Close::Abort);
+    }
+}

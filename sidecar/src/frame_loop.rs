@@ -1,0 +1,316 @@
+//! The frame loop: bridge and driver turned together, on a thread of their own.
+//!
+//! Everything slow (name resolution, child processes, attach handshakes) happens on the control thread and comes
+//! in through a channel whose other end rings the doorbell.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use crossbeam_channel::Receiver;
+use sidecar_core::agent::{DialFailure, End, Outcome, Shutdown};
+use sidecar_core::time::Instant;
+use sidecar_shm::attach::Candidate;
+use sidecar_shm::clock;
+use sidecar_shm::owner::{SeatGrant, SeatRefused};
+
+use crate::bridge::{Bridge, Effect};
+use crate::config::Token;
+use crate::driver::{Close, Completion, Completions, Driver, SocketOptions, Wait};
+use crate::report::Failure;
+
+/// What the control thread tells the frame loop.
+#[derive(Debug)]
+pub enum Command {
+    /// The answer to [`Request::Dial`].
+    Dial(Result<(Vec<SocketAddr>, Token), DialFailure>),
+    /// A worker asks for a seat; its process was verified.
+    Join {
+        /// Who it is.
+        candidate: Candidate,
+        /// Where the grant goes.
+        reply: tokio::sync::oneshot::Sender<Result<SeatGrant, SeatRefused>>,
+    },
+    /// A worker's connection ended.
+    ConnectionEnded {
+        /// Its seat.
+        seat: u8,
+        /// The seat's generation that it was granted.
+        generation: u32,
+    },
+    /// A worker's process is gone for certain.
+    ProvedDead {
+        /// Its seat.
+        seat: u8,
+        /// The seat's generation that it was granted.
+        generation: u32,
+    },
+    /// The user wants an end.
+    Shutdown(Shutdown),
+    /// The child worker failed for good before it was ever ready.
+    WorkerLost,
+}
+
+/// What the frame loop asks of the control thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// Resolve the endpoint; read the token sources again first when told so.
+    Dial {
+        /// The last token was refused.
+        reread_token: bool,
+    },
+    /// The worker is warm.
+    WorkerReady,
+    /// End the worker's attachment, and its process if it is our child.
+    DropWorker {
+        /// What it did.
+        why: String,
+    },
+}
+
+/// How the frame loop reaches the control thread.
+pub type Requests = tokio::sync::mpsc::UnboundedSender<Request>;
+
+/// See the module.
+pub struct FrameLoop {
+    bridge: Bridge,
+    driver: Box<dyn Driver>,
+    commands: Receiver<Command>,
+    requests: Requests,
+    socket_options: SocketOptions,
+    token: Option<Token>,
+    addresses: VecDeque<SocketAddr>,
+    hang_up: Option<Instant>,
+    outcome: Option<Outcome>,
+    connected: bool,
+}
+
+/// How long an orderly end waits for the last send to be taken by the kernel.
+const LAST_SEND: Duration = Duration::from_secs(1);
+
+impl core::fmt::Debug for FrameLoop {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("FrameLoop").field("driver", &self.driver.name()).finish_non_exhaustive()
+    }
+}
+
+impl FrameLoop {
+    /// Puts the parts together. The driver listens to the bridge's doorbell.
+    pub fn new(
+        bridge: Bridge,
+        driver: Box<dyn Driver>,
+        commands: Receiver<Command>,
+        requests: Requests,
+        socket_options: SocketOptions,
+    ) -> Self {
+        Self {
+            bridge,
+            driver,
+            commands,
+            requests,
+            socket_options,
+            token: None,
+            addresses: VecDeque::new(),
+            hang_up: None,
+            outcome: None,
+            connected: false,
+        }
+    }
+
+    /// Turns until the agent is finished; gives the bridge back, whose region is then removed or left.
+    ///
+    /// # Errors
+    /// The driver itself failed: the ring or the epoll instance is unusable.
+    pub fn run(mut self) -> Result<(Outcome, Bridge), Failure> {
+        let mut completions = Completions::with_capacity(4);
+        loop {
+            let now = clock::now();
+            self.take_commands(now);
+            while self.bridge.advance(now) {}
+            self.take_effects(now);
+            self.start_operations(now);
+            if let Some(outcome) = self.outcome.take()
+                && self.hang_up.is_none()
+            {
+                self.driver.close(Close::Abort);
+                self.bridge.connection_closed();
+                return Ok((outcome, self.bridge));
+            }
+            self.wait(&mut completions)?;
+            let now = clock::now();
+            for completion in completions.drain(..) {
+                self.complete(completion, now);
+            }
+        }
+    }
+
+    fn take_commands(&mut self, now: Instant) {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Dial(Ok((addresses, token))) => {
+                    self.addresses = addresses.into();
+                    self.token = Some(token);
+                    self.connect_next(now);
+                }
+                Command::Dial(Err(failure)) => self.bridge.dial_failed(now, failure),
+                Command::Join { candidate, reply } => {
+                    // A control thread that went away has no worker waiting.
+                    let _ = reply.send(self.bridge.worker_joins(&candidate, now));
+                }
+                Command::ConnectionEnded { seat, generation } => {
+                    self.bridge.worker_connection_ended(seat, generation);
+                }
+                Command::ProvedDead { seat, generation } => {
+                    self.bridge.worker_proved_dead(seat, generation, now);
+                }
+                Command::Shutdown(how) => self.bridge.shutdown(now, how),
+                Command::WorkerLost => self.bridge.worker_lost(now),
+            }
+        }
+    }
+
+    /// Tries the addresses of one dial in turn; the agent's own timer bounds all of them together.
+    fn connect_next(&mut self, now: Instant) {
+        let mut failure = DialFailure::Dns;
+        while let Some(address) = self.addresses.pop_front() {
+            match self.driver.connect(address, self.socket_options) {
+                Ok(()) => return,
+                Err(error) => failure = dial_failure(&error),
+            }
+        }
+        self.bridge.dial_failed(now, failure);
+    }
+
+    fn take_effects(&mut self, now: Instant) {
+        while let Some(effect) = self.bridge.poll_effect() {
+            match effect {
+                Effect::Dial { reread_token, .. } => self.request(Request::Dial { reread_token }),
+                Effect::HangUpOrderly => self.hang_up = Some(now + LAST_SEND),
+                Effect::HangUpAbort => self.close(Close::Abort),
+                Effect::WorkerReady => self.request(Request::WorkerReady),
+                Effect::DropWorker { why } => self.request(Request::DropWorker { why }),
+                Effect::FreshAgent => {
+                    let agent = crate::config::fresh_agent_id();
+                    tracing::warn!(agent = agent.as_str(), "going on under a fresh agent id");
+                    self.bridge.replace_agent(now, agent);
+                }
+                Effect::Finished(outcome) => self.outcome = Some(outcome),
+            }
+        }
+    }
+
+    fn request(&self, request: Request) {
+        // The control thread outlives the frame loop; when it is gone the process is ending.
+        let _ = self.requests.send(request);
+    }
+
+    fn close(&mut self, how: Close) {
+        self.driver.close(how);
+        self.bridge.connection_closed();
+        self.hang_up = None;
+        self.connected = false;
+        self.addresses.clear();
+    }
+
+    fn start_operations(&mut self, now: Instant) {
+        if let Some(deadline) = self.hang_up
+            && (!self.driver.is_sending() || deadline <= now)
+        {
+            // What is queued behind the last send (a close frame) has to leave first.
+            if deadline <= now || !self.connected || !self.start_send(now) {
+                self.close(Close::Orderly);
+            }
+        }
+        if !self.connected {
+            return;
+        }
+        if !self.driver.is_sending() {
+            self.start_send(now);
+        }
+        if !self.driver.is_receiving()
+            && let Some(receive) = self.bridge.next_receive()
+        {
+            // SAFETY: the memory belongs to the bridge's scratch or region, which outlive the driver's
+            // connection; the bridge does not use it before `received`, `ended` or `connection_closed`.
+            unsafe { self.driver.receive(receive.into, receive.length, receive.exact) };
+        }
+    }
+
+    fn start_send(&mut self, now: Instant) -> bool {
+        let Some(bytes) = self.bridge.next_send(now) else { return false };
+        let (from, length) = (bytes.as_ptr(), bytes.len());
+        // SAFETY: the bridge keeps these bytes in place and unchanged until `sent` or `connection_closed`.
+        unsafe { self.driver.send(from, length) };
+        true
+    }
+
+    fn wait(&mut self, completions: &mut Completions) -> Result<(), Failure> {
+        let now = clock::now();
+        let due = [self.bridge.poll_timeout(), self.hang_up].into_iter().flatten().min();
+        let timeout = [due.map(|due| due.since(now)), self.bridge.must_poll()].into_iter().flatten().min();
+        let wait = if self.bridge.arm() && self.commands.is_empty() { Wait::Block(timeout) } else { Wait::Poll };
+        let result = self.driver.turn(wait, completions);
+        self.bridge.disarm();
+        result.map_err(|error| {
+            Failure::new(format!("the {} driver failed", self.driver.name()))
+                .because(error)
+                .hint("try --io epoll, and report this")
+        })
+    }
+
+    fn complete(&mut self, completion: Completion, now: Instant) {
+        match completion {
+            Completion::Doorbell => {}
+            Completion::Connected(Ok(())) => self.upgrade(now),
+            Completion::Connected(Err(error)) if self.addresses.is_empty() => {
+                self.close(Close::Abort);
+                self.bridge.dial_failed(now, dial_failure(&error));
+            }
+            Completion::Connected(Err(_)) => self.connect_next(now),
+            Completion::Received(Ok(0)) => self.ended(End::Eof, now),
+            Completion::Received(Ok(length)) => self.bridge.received(now, length),
+            Completion::Received(Err(_)) => self.ended(End::Reset, now),
+            Completion::Sent(Ok(())) => self.bridge.sent(now),
+            // The receive side says how the connection ended, and may still hold a close frame.
+            Completion::Sent(Err(_)) => {
+                self.bridge.connection_closed();
+                if !self.driver.is_receiving() && self.bridge.next_receive().is_none() {
+                    self.ended(End::Reset, now);
+                }
+            }
+        }
+    }
+
+    fn upgrade(&mut self, now: Instant) {
+        self.addresses.clear();
+        let Some(token) = &self.token else { return };
+        match self.bridge.connected(now, token.secret()) {
+            Ok(request) => {
+                let (from, length) = (request.as_ptr(), request.len());
+                self.connected = true;
+                // SAFETY: the bridge keeps the request in place until `sent` or `connection_closed`.
+                unsafe { self.driver.send(from, length) };
+            }
+            Err(error) => {
+                tracing::error!(%error, "the upgrade request cannot be written");
+                self.close(Close::Abort);
+                self.bridge.dial_failed(now, DialFailure::Other);
+            }
+        }
+    }
+
+    fn ended(&mut self, end: End, now: Instant) {
+        while self.bridge.advance(now) {}
+        self.bridge.ended(now, end);
+    }
+}
+
+fn dial_failure(error: &std::io::Error) -> DialFailure {
+    use std::io::ErrorKind;
+    match error.kind() {
+        ErrorKind::ConnectionRefused => DialFailure::Refused,
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => DialFailure::Unreachable,
+        ErrorKind::TimedOut => DialFailure::Timeout,
+        _ => DialFailure::Other,
+    }
+}

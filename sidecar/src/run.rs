@@ -1,0 +1,246 @@
+//! The main job: `sidecar --shm PATH ...`, from settings to exit code.
+
+use std::sync::mpsc;
+use std::thread;
+
+use sha1::{Digest, Sha1};
+use sidecar_core::agent::{Agent, Config, Limits, Outcome};
+use sidecar_core::tunnel::AgentId;
+use sidecar_shm::attach::Listener;
+use sidecar_shm::clock;
+use sidecar_shm::layout::Geometry;
+use sidecar_shm::region::{self, Found, Identity};
+
+use crate::bridge::{Bridge, FailurePolicy, Rules};
+use crate::cli::{OnFailure, RunArgs};
+use crate::config::{self, Lookup, Target, TokenSources};
+use crate::control::{self, Host, Signalled};
+use crate::driver::{self, Preference, SocketOptions};
+use crate::exit::Exit;
+use crate::frame_loop::FrameLoop;
+use crate::report::Failure;
+
+/// Everything that was asked for, checked.
+#[derive(Debug)]
+struct Settings {
+    target: Target,
+    config: Config,
+    rules: Rules,
+    geometry: Geometry,
+    tokens: TokenSources,
+    token: config::Token,
+}
+
+/// Runs until the job is over, a signal asks for the end, or nothing more can be done.
+///
+/// # Errors
+/// Whatever keeps it from starting, and each end that is not the user's or the gateway's wish.
+pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
+    check_gpu(&args.gpu)?;
+    let shm = args.shm.as_deref().expect("clap requires --shm");
+    let settings = settle(args)?;
+    let now = clock::now();
+    let identity = Identity {
+        job_endpoint_hash: hash(settings.config.job.as_str(), &settings.target.shown),
+        agent: settings.config.agent.clone(),
+    };
+    let opened = region::create(shm, &settings.geometry, &identity, now)
+        .map_err(|error| Failure::new(format!("no region at {}", shm.display())).because(error))?;
+    if let Some(note) = &opened.note {
+        tracing::info!("{note}");
+    }
+    let listener = Listener::bind(shm).map_err(|error| {
+        Failure::new(format!("workers cannot be let in at {}.sock", shm.display()))
+            .because(error)
+            .hint("free that path, or choose a shorter one for --shm")
+    })?;
+    let mut config = settings.config;
+    config.agent = opened.agent.clone();
+    let timers = config.timers;
+    let seed = config::random();
+    let (agent, kept) = match &opened.found {
+        Found::TakenOver { resume, kept, age } => {
+            let seconds = age.as_secs_f32();
+            tracing::info!(seconds, kept = kept.len(), "took over the region of a sidecar that ended {seconds:.1} s ago");
+            (Agent::resume(config, resume.clone(), seed, now), kept.as_slice())
+        }
+        Found::Replaced { why } => {
+            tracing::info!(%why, "replaced what was found at the region's path");
+            (Agent::new(config, seed, now), [].as_slice())
+        }
+        Found::Fresh => (Agent::new(config, seed, now), [].as_slice()),
+    };
+    let orphans = opened.owner.orphans();
+    let bridge = Bridge::new(agent, opened.owner, settings.rules, kept);
+    let doorbell = bridge.owner().doorbell_handle();
+    let choice = driver::choose(args.io, bridge.owner().doorbell())?;
+    let uring = choice.driver.name() == "uring";
+    tracing::info!(
+        io = choice.driver.name(),
+        why = %choice.why,
+        shm = %shm.display(),
+        bytes = settings.geometry.total_bytes(),
+        endpoint = %settings.target.shown,
+        token = settings.token.source(),
+        "starting"
+    );
+
+    let (commands, command_queue) = crossbeam_channel::unbounded();
+    let (requests, request_queue) = tokio::sync::mpsc::unbounded_channel();
+    let (end, ended) = tokio::sync::oneshot::channel();
+    let signalled = Signalled::default();
+    let setup = control::Setup {
+        target: settings.target,
+        tokens: settings.tokens,
+        token: settings.token,
+        worker: args.worker.clone(),
+        shm: shm.to_owned(),
+        orphans,
+        listener,
+        metrics: args.metrics,
+    };
+    let host = if uring && args.io != Preference::Epoll { Host::Uring } else { Host::Plain };
+    let signals = signalled.clone();
+    let (control_ended, control_result) = mpsc::channel();
+    let control = thread::Builder::new()
+        .name("control".into())
+        .spawn(move || {
+            let result = control::run(setup, host, (commands, doorbell), request_queue, ended, signals);
+            // The main thread waits for this before it ends the process.
+            let _ = control_ended.send(result);
+        })
+        .map_err(|error| Failure::new("no thread for the control side").because(error))?;
+
+    let socket_options = SocketOptions { user_timeout: timers.dead_after };
+    let (outcome, bridge) = FrameLoop::new(bridge, choice.driver, command_queue, requests, socket_options).run()?;
+    drop(end);
+    let control_result = control_result.recv();
+    if control.join().is_err() {
+        return Err(Failure::new("the control thread panicked").hint("report this, with the log above"));
+    }
+    if let Ok(Err(error)) = control_result {
+        return Err(Failure::new("the control thread could not start").because(error));
+    }
+    finish(outcome, bridge, signalled.exit())
+}
+
+fn finish(outcome: Outcome, bridge: Bridge, signalled: Option<Exit>) -> Result<Exit, Failure> {
+    // After a crash-like end or for an upgrade the region stays: whoever comes next takes it over.
+    if matches!(outcome, Outcome::Drained | Outcome::Closed) {
+        bridge.remove_region();
+    }
+    match (signalled, outcome) {
+        (Some(exit), _) => Ok(exit),
+        (None, Outcome::Drained | Outcome::Closed | Outcome::Left) => Ok(Exit::Done),
+        (None, outcome) => Err(outcome_failure(&outcome)),
+    }
+}
+
+fn check_gpu(gpu: &str) -> Result<(), Failure> {
+    if gpu == "none" {
+        return Ok(());
+    }
+    Err(Failure::new(format!("--gpu {gpu}: this version cannot use a GPU itself"))
+        .because("page-locking and GPU discovery are not part of it yet")
+        .hint("use --gpu none; the worker may use any GPU it sees"))
+}
+
+fn settle(args: &RunArgs) -> Result<Settings, Failure> {
+    let lookup = Lookup::new(args.env_file.clone())?;
+    let job = args.job.clone().or_else(|| lookup.value("JOB_UUID")).ok_or_else(|| {
+        Failure::new("no job").because("neither --job nor JOB_UUID is set").hint("pass the job response's uuid with --job")
+    })?;
+    let job = config::parse_job(&job)?;
+    let endpoint = args.endpoint.clone().or_else(|| lookup.value("TUNNEL_ENDPOINT"));
+    let target = config::parse_endpoint(endpoint.as_deref().unwrap_or(config::DEFAULT_ENDPOINT))?;
+    let agent = match &args.agent {
+        None => config::fresh_agent_id(),
+        Some(agent) => parse_agent(agent)?,
+    };
+    let tokens = TokenSources { file: args.token_file.clone(), env_file: lookup.path() };
+    let token = tokens.read()?;
+    let geometry = Geometry {
+        observation_slots: args.region.slots,
+        observation_bytes: args.region.slot_bytes.next_multiple_of(4096),
+        action_slots: args.region.action_slots,
+        action_bytes: args.region.action_bytes,
+    };
+    let rules = Rules {
+        on_failure: failure_policy(args, geometry.action_bytes)?,
+        worker_timeout: args.failure.worker_timeout.0,
+    };
+    let config = Config {
+        endpoint: target.endpoint.clone(),
+        job,
+        agent,
+        timers: args.timers.timers(),
+        limits: Limits { slot_bytes: geometry.observation_bytes, ..Limits::default() },
+        unfreeze: args.failure.unfreeze.0,
+        wedge_after: args.failure.wedge_after.0,
+        fresh_agent_on_wedge: args.failure.fresh_agent_on_wedge,
+        wait_for_slot: args.failure.wait_for_slot,
+    };
+    Ok(Settings { target, config, rules, geometry, tokens, token })
+}
+
+fn parse_agent(text: &str) -> Result<AgentId, Failure> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte));
+    AgentId::new(text).ok().filter(|_| plain && !text.is_empty()).ok_or_else(|| {
+        Failure::new(format!("the agent id \"{}\" cannot be used", text.escape_debug()))
+            .because("it has to be 1 to 64 letters, digits, '-', '_', '.' or '~'")
+            .hint("leave --agent out: a UUID is generated")
+    })
+}
+
+fn failure_policy(args: &RunArgs, action_bytes: u32) -> Result<FailurePolicy, Failure> {
+    match (args.failure.on_failure, &args.failure.failure_reply) {
+        (OnFailure::Hold, _) => Ok(FailurePolicy::Hold),
+        (OnFailure::Close, _) => Ok(FailurePolicy::Close),
+        (OnFailure::Reply, path) => {
+            let path = path.as_deref().expect("clap requires --failure-reply with --on-failure reply");
+            let shown = path.display();
+            let bytes = std::fs::read(path)
+                .map_err(|error| Failure::new(format!("--failure-reply {shown} cannot be read")).because(error))?;
+            if bytes.len() > action_bytes as usize {
+                return Err(Failure::new(format!("--failure-reply {shown} has {} bytes", bytes.len()))
+                    .because(format!("an action may have {action_bytes}"))
+                    .hint("raise --action-bytes"));
+            }
+            Ok(FailurePolicy::Reply(bytes))
+        }
+    }
+}
+
+/// What makes a predecessor's journal ours: the same job at the same endpoint.
+fn hash(job: &str, endpoint: &str) -> [u8; 32] {
+    let digest = Sha1::new().chain_update(job).chain_update([0]).chain_update(endpoint).finalize();
+    let mut hash = [0; 32];
+    hash[..digest.len()].copy_from_slice(&digest);
+    hash
+}
+
+fn outcome_failure(outcome: &Outcome) -> Failure {
+    match outcome {
+        Outcome::TokenRefused { status, first: true } => {
+            Failure::new(format!("the gateway refused the token with {status}"))
+                .because("token and job do not belong together, or the job has ended")
+                .hint("compare JOB_UUID with the job that JOB_TOKEN was issued for, or submit a new job")
+        }
+        Outcome::TokenRefused { status, .. } => Failure::new(format!("the gateway refused the redial with {status}"))
+            .because("the job has ended while the tunnel was down")
+            .hint("look at the job's result before submitting a new one"),
+        Outcome::Capacity => Failure::new("the gateway closed the tunnel right after the upgrade")
+            .because("as many agents as the job's parallelism allows are connected already")
+            .hint("end another agent, or wait for one to end with --wait-for-slot"),
+        Outcome::DialBudget { last } => Failure::new("the gateway could not be reached within --dial-timeout")
+            .because(last)
+            .hint("check --endpoint and the network, or raise --dial-timeout"),
+        Outcome::RedialBudget { last } => Failure::new("the tunnel could not be restored in time")
+            .because(last)
+            .hint("the gateway's reconnect window has passed: the open session is lost, submit a new job"),
+        Outcome::WorkerFailed => Failure::new("the worker could not be warmed up")
+            .because("it reported a failure, or ended again and again before it was ready; see the lines above")
+            .hint("run the worker's command by hand, and look at its output"),
+        Outcome::Drained | Outcome::Closed | Outcome::Left => Failure::new("the run ended"),
+    }
+}

@@ -1,0 +1,239 @@
+//! Whole jobs against the rehearsal gateway, under both drivers and with things going wrong.
+
+mod support;
+
+use support::{Gateway, Region, Running, main_job, sidecar, with_worker};
+
+/// Timers at a twentieth of life, on the sidecar's side.
+const FAST: [&str; 16] = [
+    "--redial-after-silence",
+    "3750ms",
+    "--redial-after-close",
+    "1650ms",
+    "--hold-answers",
+    "50ms",
+    "--ping-after",
+    "1s",
+    "--dead-after",
+    "2s",
+    "--backoff-base",
+    "12ms",
+    "--backoff-max",
+    "250ms",
+    "--capacity-window",
+    "100ms",
+];
+/// The same on the gateway's.
+const FAST_GATEWAY: [&str; 6] = ["--ping-interval", "1s", "--read-deadline", "2250ms", "--window", "1500ms"];
+
+/// Plays the gateway's cases to the end under each driver; all must be solved.
+fn solved(gateway_arguments: &[&str], sidecar_arguments: &[&str]) -> Vec<(serde_json::Value, String)> {
+    ["uring", "epoll"]
+        .into_iter()
+        .map(|io| {
+            let (report, code, said) = play(gateway_arguments, &[sidecar_arguments, &["--io", io]].concat());
+            assert_eq!(code, 0, "{said}");
+            assert_eq!(report["solved"], report["cases"], "{report}\n{said}");
+            (report, said)
+        })
+        .collect()
+}
+
+fn play(gateway_arguments: &[&str], sidecar_arguments: &[&str]) -> (serde_json::Value, i32, String) {
+    let region = Region::new();
+    let gateway = Gateway::start(&[&FAST_GATEWAY, gateway_arguments].concat());
+    let mut command = main_job(&region, &gateway.endpoint);
+    command.args(FAST).args(sidecar_arguments);
+    with_worker(&mut command, "cartpole");
+    let (code, said) = Running::start(&mut command).finish();
+    let report = gateway.report();
+    assert!(region.leftovers().is_empty(), "{:?}\n{said}", region.leftovers());
+    (report, code, said)
+}
+
+#[test]
+fn cases_are_solved_with_and_without_pictures() {
+    solved(&["--cases", "2"], &[]);
+    solved(&["--cases", "1", "--payload", "786432"], &[]);
+}
+
+#[test]
+fn the_empty_warm_up_frame_is_answered() {
+    solved(&["--cases", "1", "--warmup-frame"], &[]);
+}
+
+#[test]
+fn fragments_empty_finals_single_bytes_and_pings_between_change_nothing() {
+    solved(&["--cases", "1", "--payload", "100000", "--fragment", "4096", "--empty-final"], &[]);
+    solved(&["--cases", "1", "--payload", "20000", "--fragment", "700", "--ping-between-fragments"], &[]);
+    solved(&["--cases", "1", "--one-byte-writes"], &[]);
+    solved(&["--cases", "1", "--payload", "70000", "--split-headers"], &[]);
+    solved(&["--cases", "1", "--unknown-control"], &[]);
+}
+
+#[test]
+fn a_cut_in_mid_session_is_mended_and_no_answer_is_given_twice() {
+    for how in ["after", "before", "mid-frame"] {
+        let cut = format!("100:{how}");
+        for (report, said) in solved(&["--cases", "1", "--on-lost", "reask", "--cut-at", &cut], &[]) {
+            assert!(said.contains("redialling"), "{said}");
+            assert_eq!(report["duplicate_answers"], 0, "{how}: {report}\n{said}");
+        }
+    }
+}
+
+#[test]
+fn ten_cuts_are_ten_first_cuts() {
+    let cuts = "40,80,120,160,200,240,280,320,360,400";
+    solved(&["--cases", "1", "--on-lost", "reask", "--cut-at", cuts], &[]);
+}
+
+#[test]
+fn a_close_frame_in_mid_session_is_no_end() {
+    solved(&["--cases", "1", "--on-lost", "reask", "--close-at", "50"], &[]);
+}
+
+#[test]
+fn refusals_that_pass_are_waited_out() {
+    solved(&["--cases", "1", "--refuse", "500:3"], &[]);
+}
+
+#[test]
+fn each_malformed_frame_costs_a_redial_or_a_line_and_never_the_job() {
+    for kind in ["masked", "rsv", "opcode", "length"] {
+        let malformed = ["--cases", "1", "--on-lost", "reask", "--malformed", kind];
+        for (_, said) in solved(&malformed, &[]) {
+            assert!(said.contains("redialling"), "{kind}: {said}");
+        }
+    }
+    for kind in ["short-data", "sid-overrun", "json"] {
+        for (_, said) in solved(&["--cases", "1", "--malformed", kind], &[]) {
+            assert!(!said.contains("redialling") && said.contains("WARN"), "{kind}: {said}");
+        }
+    }
+}
+
+#[test]
+fn drain_in_mid_session_ends_with_0() {
+    let (_, code, said) = play(&["--cases", "2", "--drain-at", "100"], &[]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("drain"), "{said}");
+}
+
+#[test]
+fn an_observation_larger_than_a_slot_names_the_size_and_the_flag() {
+    let region = Region::new();
+    let gateway = Gateway::start(&["--cases", "1", "--payload", "300000", "--case-timeout", "2s"]);
+    let mut command = main_job(&region, &gateway.endpoint);
+    command.args(["--slot-bytes", "65536"]);
+    with_worker(&mut command, "cartpole");
+    let mut running = Running::start(&mut command);
+    running.await_stderr("--slot-bytes");
+    assert!(running.stderr().contains("size=3000"), "{}", running.stderr());
+    running.signal(rustix::process::Signal::INT);
+    assert_eq!(running.finish().0, 130);
+}
+
+#[test]
+fn a_configured_reply_answers_what_no_slot_can_hold() {
+    let directory = tempfile::tempdir().unwrap();
+    let reply = directory.path().join("reply");
+    std::fs::write(&reply, [1]).unwrap();
+    let region = Region::new();
+    let gateway = Gateway::start(&["--cases", "1", "--payload", "300000"]);
+    let mut command = main_job(&region, &gateway.endpoint);
+    command.args(["--slot-bytes", "65536", "--on-failure", "reply", "--failure-reply"]).arg(&reply);
+    with_worker(&mut command, "cartpole");
+    let (code, said) = Running::start(&mut command).finish();
+    assert_eq!(code, 0, "{said}");
+    let report = gateway.report();
+    // Always pushing right loses the pole, but every step of it was answered.
+    assert!(report["steps"].as_u64().unwrap() > 3, "{report}");
+}
+
+#[test]
+fn signals_end_the_run_cleanly_with_their_exit_codes() {
+    for (signal, code) in [(rustix::process::Signal::INT, 130), (rustix::process::Signal::TERM, 143)] {
+        let region = Region::new();
+        let gateway = Gateway::start(&["--cases", "1", "--step-delay", "5ms"]);
+        let mut command = main_job(&region, &gateway.endpoint);
+        with_worker(&mut command, "cartpole");
+        let mut running = Running::start(&mut command);
+        running.await_stderr("session open");
+        running.signal(signal);
+        let (ended, said) = running.finish();
+        assert_eq!(ended, code, "{said}");
+        assert!(region.leftovers().is_empty(), "{:?}", region.leftovers());
+    }
+}
+
+#[test]
+fn an_upgrade_takes_the_session_and_the_worker_over() {
+    let region = Region::new();
+    let mut arguments = FAST_GATEWAY.to_vec();
+    arguments.extend(["--cases", "1", "--step-delay", "2ms", "--on-lost", "reask"]);
+    let gateway = Gateway::start(&arguments);
+    let mut worker = sidecar();
+    worker.args(["worker", "--policy", "cartpole", "--shm"]).arg(region.path());
+    let worker = Running::start(&mut worker);
+    let mut first = Running::start(main_job(&region, &gateway.endpoint).args(FAST));
+    first.await_stderr("session open");
+    first.signal(rustix::process::Signal::USR2);
+    let (code, said) = first.finish();
+    assert_eq!(code, 0, "{said}");
+    let mut second = Running::start(main_job(&region, &gateway.endpoint).args(FAST));
+    second.await_stderr("took over");
+    let (code, said) = second.finish();
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(gateway.report()["solved"], 1, "{said}");
+    assert_eq!(worker.finish().0, 0);
+}
+
+#[test]
+fn no_token_shows_in_arguments_logs_or_region() {
+    let region = Region::new();
+    let gateway = Gateway::start(&["--cases", "1", "--step-delay", "5ms"]);
+    let mut command = main_job(&region, &gateway.endpoint);
+    command.arg("--verbose").env("SIDECAR_LOG", "trace");
+    with_worker(&mut command, "cartpole");
+    let mut running = Running::start(&mut command);
+    running.await_stderr("session open");
+    let pid = running.pid();
+    let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+    let bytes = std::fs::read(region.path()).unwrap();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let mut seen = vec![arguments, bytes];
+    for child in children.split_whitespace() {
+        seen.push(std::fs::read(format!("/proc/{child}/environ")).unwrap());
+    }
+    for bytes in seen {
+        let token = support::TOKEN.as_bytes();
+        assert!(!bytes.windows(token.len()).any(|window| window == token));
+    }
+    running.signal(rustix::process::Signal::TERM);
+    // `finish` looks for the token in the log.
+    assert_eq!(running.finish().0, 143);
+}
+
+#[test]
+fn stat_reads_a_running_sidecar_from_outside() {
+    let region = Region::new();
+    let gateway = Gateway::start(&["--cases", "1", "--step-delay", "2ms", "--unknown-control"]);
+    let mut command = main_job(&region, &gateway.endpoint);
+    with_worker(&mut command, "cartpole");
+    let mut running = Running::start(&mut command);
+    running.await_stderr("session open");
+    let mut frames = 0;
+    support::wait_for("frames in the statistics", || {
+        let output = sidecar().args(["stat", "--json", "--shm"]).arg(region.path()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let stat: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        frames = stat["counters"]["frames_in"].as_u64().unwrap();
+        frames > 10 && stat["latency_ns"]["worker"]["p50"].as_u64().unwrap() > 0
+    });
+    let (code, said) = running.finish();
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(gateway.report()["solved"], 1);
+    let output = sidecar().args(["stat", "--json", "--shm"]).arg(region.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "a region that is gone is an error");
+}

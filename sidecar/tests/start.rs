@@ -1,0 +1,257 @@
+//! What a user gets when a run cannot start: the reason, the next step, exit 1, and nothing left behind.
+
+mod support;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+
+use support::{Gateway, JOB, Region, Running, TOKEN, main_job, sidecar, wait_for, with_worker};
+
+/// An endpoint where nobody listens.
+const NOBODY: &str = "ws://127.0.0.1:9/tunnel";
+
+fn fails(command: &mut Command, says: &[&str]) -> String {
+    let (code, said) = Running::start(command).finish();
+    assert_eq!(code, 1, "{said}");
+    for text in says {
+        assert!(said.contains(text), "{text:?} is missing in:\n{said}");
+    }
+    said
+}
+
+#[test]
+fn bad_arguments_exit_1_and_help_exits_0() {
+    for arguments in [&["--no-such-flag"][..], &["--io", "carrier-pigeon", "--shm", "/x"], &["--gpu", "none"]] {
+        let (code, said) = Running::start(sidecar().args(arguments)).finish();
+        assert_eq!(code, 1, "{said}");
+        assert!(said.contains("error:"), "{said}");
+    }
+    assert_eq!(Running::start(sidecar().arg("--help")).finish().0, 0);
+}
+
+#[test]
+fn a_missing_token_names_the_variables_and_leaves_no_region() {
+    let region = Region::new();
+    fails(main_job(&region, NOBODY).env_remove("JOB_TOKEN"), &["no token", "JOB_TOKEN", "hint:"]);
+    assert!(region.leftovers().is_empty(), "{:?}", region.leftovers());
+}
+
+#[test]
+fn a_missing_job_a_bad_endpoint_and_a_gpu_are_each_told_apart() {
+    let region = Region::new();
+    let shm = region.path();
+    fails(sidecar().env("JOB_TOKEN", TOKEN).arg("--shm").arg(&shm), &["no job", "JOB_UUID"]);
+    fails(&mut main_job(&region, "http://127.0.0.1/x"), &["endpoint", "http://"]);
+    fails(&mut main_job(&region, "wss://127.0.0.1/x"), &["endpoint", "TLS"]);
+    let mut gpu = sidecar();
+    fails(gpu.args(["--gpu", "0", "--job", JOB, "--shm"]).arg(&shm), &["--gpu 0", "--gpu none"]);
+    assert!(region.leftovers().is_empty());
+}
+
+#[test]
+fn values_come_from_the_state_file_when_nothing_else_has_them() {
+    let region = Region::new();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("state.env");
+    let text = format!("export JOB_UUID=\"{JOB}\"\nTUNNEL_ENDPOINT={NOBODY}\nJOB_TOKEN='{TOKEN}'\n");
+    fs::write(&file, text).unwrap();
+    let mut command = sidecar();
+    command.arg("--env-file").arg(&file).arg("--shm").arg(region.path()).args(["--dial-timeout", "200ms"]);
+    let said = fails(&mut command, &["could not be reached", "refused"]);
+    assert!(said.contains("JOB_TOKEN in "), "the token's source is not named:\n{said}");
+}
+
+#[test]
+fn a_gateway_that_cannot_be_reached_ends_the_run_after_the_dial_timeout() {
+    let region = Region::new();
+    let mut command = main_job(&region, NOBODY);
+    fails(command.args(["--dial-timeout", "300ms"]), &["could not be reached", "refused", "--dial-timeout"]);
+    let mut command = main_job(&region, "ws://no-such-host.invalid/tunnel");
+    fails(command.args(["--dial-timeout", "300ms"]), &["could not be reached", "resolved"]);
+}
+
+#[test]
+fn a_refused_job_says_where_the_token_came_from() {
+    let region = Region::new();
+    let gateway = Gateway::start(&["--cases", "1", "--refuse", "401:1000"]);
+    let mut command = main_job(&region, &gateway.endpoint);
+    let said = fails(&mut command, &["401", "JOB_UUID", "JOB_TOKEN"]);
+    assert!(said.contains("JOB_TOKEN"), "{said}");
+}
+
+#[test]
+fn over_the_parallelism_cap_says_so_or_keeps_trying_when_told_to() {
+    let region = Region::new();
+    let gateway = Gateway::start(&["--cases", "1", "--instant-close", "1000"]);
+    fails(&mut main_job(&region, &gateway.endpoint), &["parallelism", "--wait-for-slot"]);
+    let region = Region::new();
+    let gateway = Gateway::start(&["--cases", "1", "--instant-close", "2"]);
+    let mut command = main_job(&region, &gateway.endpoint);
+    command.arg("--wait-for-slot");
+    with_worker(&mut command, "cartpole");
+    let (code, said) = Running::start(&mut command).finish();
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(gateway.report()["solved"], 1);
+}
+
+#[test]
+fn a_handshake_cut_short_at_any_byte_is_tried_again_until_the_timeout() {
+    let answer = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n";
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("ws://{}/tunnel", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for (round, stream) in listener.incoming().enumerate() {
+            let mut stream = stream.unwrap();
+            // The client may be gone before it has said all.
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(&answer.as_bytes()[..(round * 17) % (answer.len() + 1)]);
+        }
+    });
+    let region = Region::new();
+    let mut command = main_job(&region, &endpoint);
+    fails(command.args(["--dial-timeout", "1500ms", "--backoff-base", "10ms", "--backoff-max", "20ms"]), &["could not be reached"]);
+}
+
+#[test]
+fn a_gateway_that_never_answers_the_upgrade_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("ws://{}/tunnel", listener.local_addr().unwrap());
+    let region = Region::new();
+    let mut command = main_job(&region, &endpoint);
+    command.args(["--dial-timeout", "500ms", "--connect-timeout", "100ms"]);
+    fails(&mut command, &["could not be reached"]);
+    drop(listener);
+}
+
+#[test]
+fn a_second_sidecar_on_the_same_region_is_refused_with_the_first_ones_pid() {
+    let region = Region::new();
+    let gateway = Gateway::start(&["--cases", "1"]);
+    let mut first = Running::start(&mut main_job(&region, &gateway.endpoint));
+    first.await_stderr("tunnel is up");
+    let said = fails(&mut main_job(&region, &gateway.endpoint), &["in use", "--shm"]);
+    assert!(said.contains(&first.pid().to_string()), "{said}");
+    first.signal(rustix::process::Signal::TERM);
+    let (code, said) = first.finish();
+    assert_eq!(code, 143, "{said}");
+    assert!(region.leftovers().is_empty(), "{:?}", region.leftovers());
+}
+
+#[test]
+fn a_second_worker_is_refused_by_name_and_the_first_goes_on() {
+    let region = Region::new();
+    let gateway = Gateway::start(&["--cases", "1", "--step-delay", "2ms"]);
+    let mut command = main_job(&region, &gateway.endpoint);
+    with_worker(&mut command, "cartpole");
+    let mut first = Running::start(&mut command);
+    first.await_stderr("worker attached");
+    let mut second = sidecar();
+    second.args(["worker", "--policy", "noop", "--shm"]).arg(region.path());
+    fails(&mut second, &["attach"]);
+    let (code, said) = first.finish();
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("a worker was refused"), "{said}");
+    assert_eq!(gateway.report()["solved"], 1);
+}
+
+#[test]
+fn whatever_else_lies_at_the_regions_path_is_left_alone() {
+    let region = Region::new();
+    let path = region.path();
+    fs::write(&path, "somebody's notes").unwrap();
+    fails(&mut main_job(&region, NOBODY), &["region", "hint:"]);
+    assert_eq!(fs::read_to_string(&path).unwrap(), "somebody's notes");
+    fs::remove_file(&path).unwrap();
+
+    let target = region.path().with_file_name("target");
+    fs::write(&target, "x").unwrap();
+    symlink(&target, &path).unwrap();
+    fails(&mut main_job(&region, NOBODY), &["region", "hint:"]);
+    assert_eq!(fs::read_to_string(&target).unwrap(), "x");
+    fs::remove_file(&path).unwrap();
+
+    fs::create_dir(&path).unwrap();
+    fails(&mut main_job(&region, NOBODY), &["region", "hint:"]);
+}
+
+/// Starts a sidecar, kills it, and leaves its region.
+fn orphaned_region(region: &Region) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("ws://{}/tunnel", listener.local_addr().unwrap());
+    let running = Running::start(&mut main_job(region, &endpoint));
+    wait_for("the region", || region.path().exists());
+    running.signal(rustix::process::Signal::KILL);
+    assert_eq!(running.finish().0, 128 + 9);
+    assert!(region.path().exists());
+}
+
+#[test]
+fn a_region_of_somebody_else_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can give a file away");
+    }
+    let region = Region::new();
+    orphaned_region(&region);
+    chown(region.path(), Some(12_345), None).unwrap();
+    fails(&mut main_job(&region, NOBODY), &["region", "12345"]);
+}
+
+#[test]
+fn a_region_of_a_newer_layout_is_refused_with_both_versions() {
+    let region = Region::new();
+    orphaned_region(&region);
+    let mut bytes = fs::read(region.path()).unwrap();
+    let offset = sidecar_shm::layout::VERSION_OFFSET;
+    let version = u32::from_le_bytes(bytes[offset..offset + 4].try_into().unwrap());
+    bytes[offset..offset + 4].copy_from_slice(&(version + 1).to_le_bytes());
+    fs::write(region.path(), bytes).unwrap();
+    fails(&mut main_job(&region, NOBODY), &["newer", &(version + 1).to_string(), &version.to_string()]);
+}
+
+#[test]
+fn the_region_is_for_its_owner_alone() {
+    let region = Region::new();
+    orphaned_region(&region);
+    for path in [region.path(), region.path().with_file_name("obs0.sock")] {
+        let mode = fs::symlink_metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{}: {mode:o}", path.display());
+    }
+}
+
+#[test]
+fn a_full_tmpfs_is_reported_with_what_is_needed_and_nothing_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let mount = |arguments: &[&str]| Command::new("mount").args(arguments).arg(directory.path()).output();
+    if !mount(&["-t", "tmpfs", "-o", "size=4m", "tmpfs"]).is_ok_and(|output| output.status.success()) {
+        return println!("skipped: a tmpfs cannot be mounted here");
+    }
+    struct Unmount<'a>(&'a Path);
+    impl Drop for Unmount<'_> {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg(self.0).status();
+        }
+    }
+    let _unmount = Unmount(directory.path());
+    let mut command = sidecar();
+    command.args(["--gpu", "none", "--job", JOB, "--endpoint", NOBODY, "--shm"]).arg(directory.path().join("obs0"));
+    fails(command.env("JOB_TOKEN", TOKEN), &["space", "--slot-bytes", "--shm-size"]);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_worker_that_cannot_be_started_ends_the_run() {
+    let region = Region::new();
+    let gateway = Gateway::start(&["--cases", "1"]);
+    let mut command = main_job(&region, &gateway.endpoint);
+    command.args(["--", "/no/such/worker"]);
+    fails(&mut command, &["cannot be started", "/no/such/worker"]);
+    let region = Region::new();
+    let mut command = main_job(&region, &gateway.endpoint);
+    command.args(["--", "sh", "-c", "exit 3"]);
+    fails(&mut command, &["before it was ready", "exit status: 3"]);
+}
