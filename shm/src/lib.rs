@@ -27,4 +27,11 @@
 //!
 //! It refuses to know WebSocket, sessions' meaning, or a GPU.
 
+pub mod clock;
+pub mod descriptor;
+pub mod eventcount;
+pub mod futex;
 pub mod layout;
+pub mod ring;
+pub mod spin;
+pub mod sync;

@@ -1,0 +1,315 @@
+//! A ring of cells between one producer and one consumer, who need not trust each other.
+//!
+//! Positions are wrapping `u32` counts of cells; the cell of a position is its low bits, the capacity being a power of
+//! two. With `head` the consumer's position and `tail` the producer's, `0 <= tail - head <= capacity` (wrapping).
+//! Each side keeps its own position in private memory and only ever stores it; the peer's word is loaded once per use,
+//! checked against what is known already, and kept. So a peer that writes nonsense, at any moment, can make this side
+//! stop with [`Poison`], never reach outside of the cells.
+//!
+//! **Progress.** Wait-free on both sides. **Crashes.** A side that dies at any instruction leaves a ring which its
+//! successor goes on with: a position is stored after everything it stands for was done.
+//!
+//! It knows nothing about waiting (see [`crate::eventcount`]) and nothing about what a descriptor points to.
+
+use core::marker::PhantomData;
+
+use crate::descriptor::{DESCRIPTOR_WORDS, Descriptor, RECORD_BYTES};
+use crate::sync::AtomicU32;
+use crate::sync::orders::{Orders, Strong};
+
+/// Where a ring lies. Mapped memory in production, loom's own cells in a model.
+pub trait Cells {
+    /// Number of cells: a power of two, at most 2^31, always the same.
+    fn capacity(&self) -> u32;
+    /// The producer's position, written by the producer alone.
+    fn tail(&self) -> &AtomicU32;
+    /// The consumer's position, written by the consumer alone.
+    fn head(&self) -> &AtomicU32;
+    /// Loads a word of a cell, once, with no order of its own. `cell < capacity`,
+    /// `word < `[`crate::descriptor::USED_WORDS`].
+    fn load(&self, cell: u32, word: usize) -> u64;
+    /// Stores a word of a cell, with no order of its own. Same ranges.
+    fn store(&self, cell: u32, word: usize, value: u64);
+}
+
+/// No cell is free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the ring is full")]
+pub struct Full;
+
+/// The peer wrote what no correct peer writes. The ring is of no use any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Poison {
+    /// The producer's position is more than a ring ahead.
+    #[error("producer position {tail} is not within {capacity} cells after consumer position {head}")]
+    Tail {
+        /// What the producer wrote.
+        tail: u32,
+        /// Our position.
+        head: u32,
+        /// Cells of the ring.
+        capacity: u32,
+    },
+    /// The consumer's position went back, or past what was produced.
+    #[error("consumer position {head} is not between {seen}, its last one, and producer position {tail}")]
+    Head {
+        /// What the consumer wrote.
+        head: u32,
+        /// What it had written before.
+        seen: u32,
+        /// Our position.
+        tail: u32,
+    },
+    /// No such kind.
+    #[error("descriptor of unknown kind {found}")]
+    Kind {
+        /// What was there.
+        found: u8,
+    },
+    /// Flags that nobody defined.
+    #[error("descriptor with unknown flags {found:#04x}")]
+    Flags {
+        /// All flags that were there.
+        found: u8,
+    },
+    /// A record longer than a cell.
+    #[error("record of {found} bytes in a cell for {RECORD_BYTES}")]
+    RecordLength {
+        /// What was there.
+        found: u16,
+    },
+}
+
+/// The end that writes.
+#[derive(Debug)]
+pub struct Producer<C, O = Strong> {
+    cells: C,
+    capacity: u32,
+    /// Of the next cell to write. `tail - seen <= capacity`
+    tail: u32,
+    /// The consumer's position as it was looked at last.
+    seen: u32,
+    poison: Option<Poison>,
+    orders: PhantomData<O>,
+}
+
+impl<C: Cells> Producer<C> {
+    /// Goes on at the position that the ring's tail word has; the ring of zeroed words is empty. A head word that is
+    /// nonsense makes a ring without room, see [`Producer::poison`].
+    ///
+    /// # Panics
+    /// If the capacity is not a power of two.
+    pub fn new(cells: C) -> Self {
+        Self::with_orders(cells)
+    }
+
+    /// As [`Producer::new`], for who takes over a ring that others have used: the words are checked at once.
+    ///
+    /// # Errors
+    /// The head is not within a ring behind the tail.
+    ///
+    /// # Panics
+    /// If the capacity is not a power of two.
+    pub fn resume(cells: C) -> Result<Self, Poison> {
+        let resumed = Self::new(cells);
+        resumed.poison.map_or(Ok(resumed), Err)
+    }
+}
+
+impl<C: Cells, O: Orders> Producer<C, O> {
+    /// As [`Producer::new`], with orders of the caller's choice: for models.
+    ///
+    /// # Panics
+    /// If the capacity is not a power of two.
+    pub fn with_orders(cells: C) -> Self {
+        let capacity = checked_capacity(&cells);
+        // Our own word, which nobody else writes while we are here; a predecessor's last store of it happened before
+        // we were told that it is gone.
+        let tail = cells.tail().load(O::OBSERVE);
+        let mut this = Self {
+            cells,
+            capacity,
+            tail,
+            // The oldest position that makes sense.
+            seen: tail.wrapping_sub(capacity),
+            poison: None,
+            orders: PhantomData,
+        };
+        this.look();
+        this
+    }
+
+    /// Writes a message and publishes it.
+    ///
+    /// # Errors
+    /// No cell is free, or the consumer wrote nonsense ([`Producer::poison`]).
+    ///
+    /// # Panics
+    /// If the record is longer than [`RECORD_BYTES`].
+    pub fn try_push(&mut self, descriptor: &Descriptor, record: &[u8]) -> Result<(), Full> {
+        assert!(record.len() <= RECORD_BYTES, "a record of {} bytes", record.len());
+        if self.room() == 0 {
+            self.look();
+            if self.room() == 0 {
+                return Err(Full);
+            }
+        }
+        let cell = self.tail & (self.capacity - 1);
+        // At most RECORD_BYTES, which is far below 2^16.
+        let words = descriptor.encode(record.len() as u16);
+        for (index, word) in words.into_iter().enumerate() {
+            self.cells.store(cell, index, word);
+        }
+        for (index, chunk) in record.chunks(8).enumerate() {
+            let mut bytes = [0; 8];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            self.cells.store(cell, DESCRIPTOR_WORDS + index, u64::from_ne_bytes(bytes));
+        }
+        self.tail = self.tail.wrapping_add(1);
+        self.cells.tail().store(self.tail, O::PUBLISH);
+        Ok(())
+    }
+
+    /// Cells that can be written now; none once the consumer wrote nonsense.
+    pub fn free(&mut self) -> u32 {
+        self.look();
+        self.room()
+    }
+
+    /// Position of the next message.
+    pub const fn position(&self) -> u32 {
+        self.tail
+    }
+
+    /// What nonsense the consumer wrote, if it did.
+    pub const fn poison(&self) -> Option<Poison> {
+        self.poison
+    }
+
+    const fn room(&self) -> u32 {
+        if self.poison.is_some() {
+            return 0;
+        }
+        self.capacity - self.tail.wrapping_sub(self.seen)
+    }
+
+    /// Looks where the consumer is.
+    fn look(&mut self) {
+        let head = self.cells.head().load(O::REUSE);
+        if head.wrapping_sub(self.seen) > self.tail.wrapping_sub(self.seen) {
+            let Self { seen, tail, .. } = *self;
+            self.poison.get_or_insert(Poison::Head { head, seen, tail });
+            return;
+        }
+        self.seen = head;
+    }
+}
+
+/// The end that reads.
+#[derive(Debug)]
+pub struct Consumer<C, O = Strong> {
+    cells: C,
+    capacity: u32,
+    /// Of the next cell to read. `seen - head <= capacity`
+    head: u32,
+    /// The producer's position as it was looked at last.
+    seen: u32,
+    poison: Option<Poison>,
+    orders: PhantomData<O>,
+}
+
+impl<C: Cells> Consumer<C> {
+    /// Goes on at the position that the ring's head word has; the ring of zeroed words is empty.
+    ///
+    /// # Panics
+    /// If the capacity is not a power of two.
+    pub fn new(cells: C) -> Self {
+        Self::with_orders(cells)
+    }
+
+    /// As [`Consumer::new`], for who takes over a ring that others have used: the words are checked at once.
+    ///
+    /// # Errors
+    /// The tail is not within a ring ahead of the head.
+    ///
+    /// # Panics
+    /// If the capacity is not a power of two.
+    pub fn resume(cells: C) -> Result<Self, Poison> {
+        let mut resumed = Self::new(cells);
+        resumed.look()?;
+        Ok(resumed)
+    }
+}
+
+impl<C: Cells, O: Orders> Consumer<C, O> {
+    /// As [`Consumer::new`], with orders of the caller's choice: for models.
+    ///
+    /// # Panics
+    /// If the capacity is not a power of two.
+    pub fn with_orders(cells: C) -> Self {
+        let capacity = checked_capacity(&cells);
+        // Our own word: see `Producer::with_orders`.
+        let head = cells.head().load(O::REUSE);
+        Self { cells, capacity, head, seen: head, poison: None, orders: PhantomData }
+    }
+
+    /// Takes the next message; of the record as many bytes as are said are written.
+    ///
+    /// # Errors
+    /// The producer wrote nonsense. It stays so.
+    pub fn try_pop(
+        &mut self,
+        record: &mut [u8; RECORD_BYTES],
+    ) -> Result<Option<(Descriptor, usize)>, Poison> {
+        if let Some(poison) = self.poison {
+            return Err(poison);
+        }
+        if self.seen == self.head {
+            self.look()?;
+            if self.seen == self.head {
+                return Ok(None);
+            }
+        }
+        let cell = self.head & (self.capacity - 1);
+        // Into private memory, each word once: what is checked is what is used.
+        let words: [u64; DESCRIPTOR_WORDS] = core::array::from_fn(|word| self.cells.load(cell, word));
+        let (descriptor, length) = match Descriptor::decode(&words) {
+            Ok(decoded) => decoded,
+            Err(poison) => return Err(*self.poison.insert(poison)),
+        };
+        for (index, chunk) in record[..length].chunks_mut(8).enumerate() {
+            let bytes = self.cells.load(cell, DESCRIPTOR_WORDS + index).to_ne_bytes();
+            chunk.copy_from_slice(&bytes[..chunk.len()]);
+        }
+        self.head = self.head.wrapping_add(1);
+        self.cells.head().store(self.head, O::RELEASE);
+        Ok(Some((descriptor, length)))
+    }
+
+    /// Position of the next message.
+    pub const fn position(&self) -> u32 {
+        self.head
+    }
+
+    /// Looks where the producer is. Called when everything seen was taken, so a position that went back is more than
+    /// a ring ahead.
+    fn look(&mut self) -> Result<(), Poison> {
+        let tail = self.cells.tail().load(O::OBSERVE);
+        if tail.wrapping_sub(self.head) > self.capacity {
+            let Self { head, capacity, .. } = *self;
+            return Err(*self.poison.insert(Poison::Tail { tail, head, capacity }));
+        }
+        self.seen = tail;
+        Ok(())
+    }
+}
+
+fn checked_capacity(cells: &impl Cells) -> u32 {
+    let capacity = cells.capacity();
+    // 2^31 at most: what is a power of two in a u32. A full ring and an empty one differ.
+    assert!(capacity.is_power_of_two(), "a ring of {capacity} cells");
+    capacity
+}
+
+#[cfg(all(test, not(sidecar_loom)))]
+mod tests;

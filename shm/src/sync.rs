@@ -1,0 +1,54 @@
+//! Atomics, in one place: those of the language, or loom's under `cfg(sidecar_loom)`, which explores every order in
+//! which threads may see them. Everything else in the workspace takes them from here (clippy.toml sees to it).
+//!
+//! It has no locks and no other shared cells: what processes share is words like these and nothing else.
+#![allow(clippy::disallowed_types, reason = "this is the one place where raw atomics come from")]
+
+pub mod orders;
+
+#[cfg(not(sidecar_loom))]
+mod real {
+    /// Orders of atomic accesses.
+    pub use core::sync::atomic::Ordering;
+    /// A fence between accesses of different words.
+    pub use core::sync::atomic::fence;
+
+    // Aliases, not re-exports: the lint sees through a re-export.
+    /// A boolean that threads share.
+    pub type AtomicBool = core::sync::atomic::AtomicBool;
+    /// A 32-bit word that threads or processes share.
+    pub type AtomicU32 = core::sync::atomic::AtomicU32;
+    /// A 64-bit word that threads or processes share.
+    pub type AtomicU64 = core::sync::atomic::AtomicU64;
+    /// A machine word that threads share.
+    pub type AtomicUsize = core::sync::atomic::AtomicUsize;
+
+    /// Tells the processor that a loop is spinning.
+    pub fn spin_hint() {
+        core::hint::spin_loop();
+    }
+}
+
+#[cfg(sidecar_loom)]
+mod real {
+    /// Orders of atomic accesses.
+    pub use loom::sync::atomic::Ordering;
+    /// A fence between accesses of different words.
+    pub use loom::sync::atomic::fence;
+
+    /// A boolean that threads share.
+    pub type AtomicBool = loom::sync::atomic::AtomicBool;
+    /// A 32-bit word that threads share.
+    pub type AtomicU32 = loom::sync::atomic::AtomicU32;
+    /// A 64-bit word that threads share.
+    pub type AtomicU64 = loom::sync::atomic::AtomicU64;
+    /// A machine word that threads share.
+    pub type AtomicUsize = loom::sync::atomic::AtomicUsize;
+
+    /// Lets another thread of the model run: a loop that spins needs it.
+    pub fn spin_hint() {
+        loom::hint::spin_loop();
+    }
+}
+
+pub use real::*;
