@@ -88,7 +88,8 @@ macro_rules! id {
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                Self::new(<&str>::deserialize(deserializer)?).map_err(de::Error::custom)
+                let text = heapless::String::<$max>::deserialize(deserializer)?;
+                Self::new(&text).map_err(de::Error::custom)
             }
         }
     };
@@ -163,6 +164,8 @@ mod tests {
         assert_eq!(postcard::from_bytes::<AgentId>(encoded), Ok(agent));
         assert!(postcard::from_bytes::<AgentId>(&[0]).is_err());
         assert_eq!(postcard::from_bytes::<SessionId>(&[0]), Ok(SessionId::default()));
+        let owned = serde_json::from_reader::<_, SessionId>(br#""a\u00fc""#.as_slice()).unwrap();
+        assert_eq!(owned.as_str(), "aü");
         bytes[0] = 65;
         bytes[1..66].fill(b'a');
         assert!(postcard::from_bytes::<AgentId>(&bytes).is_err());
