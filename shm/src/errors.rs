@@ -61,21 +61,24 @@ impl ErrorLog {
         Self { map, _one_thread: core::marker::PhantomData }
     }
 
-    /// Notes an error: a new record, or one more of the same kind and text. Nothing secret may be in the text.
-    pub fn note(&self, kind: u16, text: &str, now: Instant) {
+    /// Notes an error: a new record (`true`: worth a line in a log), or one more of the same kind and text. Nothing
+    /// secret may be in the text.
+    pub fn note(&self, kind: u16, text: &str, now: Instant) -> bool {
         let text = clip::<MAX_TEXT>(text);
         // Length 0 means a free record.
         let text = if text.is_empty() { "(no text)" } else { text.as_str() };
         for index in 0..RECORDS - 1 {
             let length = self.map.word32(at(index)).load(Ordering::Relaxed);
             if length == 0 {
-                return self.write(index, kind, text, now);
+                self.write(index, kind, text, now);
+                return true;
             }
             if self.map.word32(at(index) + 4).load(Ordering::Relaxed) == u32::from(kind)
                 && length as usize == text.len()
                 && read_text(&self.map, index, length) == text.as_bytes()
             {
-                return self.again(index, now);
+                self.again(index, now);
+                return false;
             }
         }
         if self.map.word32(at(RECORDS - 1)).load(Ordering::Relaxed) == 0 {
@@ -83,6 +86,7 @@ impl ErrorLog {
         } else {
             self.again(RECORDS - 1, now);
         }
+        false
     }
 
     /// All records, in the order of their first time.

@@ -27,11 +27,24 @@
 //!
 //! It refuses to know WebSocket, sessions' meaning, or a GPU.
 
+pub mod attach;
+mod cells;
 pub mod clock;
 pub mod descriptor;
+pub mod errors;
 pub mod eventcount;
 pub mod futex;
+pub mod journal;
 pub mod layout;
+mod map;
+pub mod owner;
+pub mod region;
 pub mod ring;
+pub mod slots;
 pub mod spin;
+pub mod stats;
 pub mod sync;
+mod sys;
+#[cfg(test)]
+mod testing;
+pub mod worker;

@@ -111,7 +111,7 @@ pub enum CreateError {
     },
     /// The file system is full.
     #[error(
-        "{} needs {needed} bytes, {free} are free there; enlarge it (docker: --shm-size), or lower --obs-slots/--obs-bytes",
+        "{} needs {needed} bytes, {free} are free there; enlarge it (docker: --shm-size), or lower --slots or --slot-bytes",
         path.display()
     )]
     NoSpace {

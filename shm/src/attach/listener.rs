@@ -166,6 +166,11 @@ impl Pending {
         }
     }
 
+    /// Readable once the peer's process has ended; known once the hello was read.
+    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.peer.as_ref().map(AsFd::as_fd)
+    }
+
     /// Gives the worker its seat.
     ///
     /// # Errors

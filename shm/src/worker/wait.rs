@@ -174,10 +174,10 @@ impl Worker {
                 let ended = self.orphan.is_none() && self.attachment.is_disconnected();
                 Ok(if woken && !ended { Woken::Look } else { Woken::Idle })
             }
-            None => Ok(match futex::wait(self.attachment.sequence_word(), ticket.value(), slice) {
+            None => Ok(match futex::wait(self.attachment.sequence_word(), ticket, slice)? {
                 futex::Woken::TimedOut => Woken::Idle,
                 futex::Woken::Interrupted => Woken::Signal,
-                futex::Woken::Woken => Woken::Look,
+                futex::Woken::Rung | futex::Woken::Changed => Woken::Look,
             }),
         }
     }
