@@ -24,12 +24,14 @@ impl Bridge {
                 );
             }
             FailurePolicy::Reply(bytes) => {
-                if self.outbox.has_room() {
-                    waiting.failed = true;
-                    let stamps = Stamps { last_byte: waiting.last_byte, ..Stamps::default() };
-                    self.outbox.keep(epoch, sequence, bytes.len(), stamps, |into| into.copy_from_slice(bytes));
-                    tracing::warn!(sequence, bytes = bytes.len(), "answered with the bytes of --on-failure reply");
+                waiting.failed = true;
+                if !self.outbox.has_room() {
+                    tracing::error!(sequence, "too many answers wait already: this observation gets none");
+                    return self.waiting.retain(|waiting| waiting.sequence != sequence);
                 }
+                let stamps = Stamps { last_byte: waiting.last_byte, ..Stamps::default() };
+                self.outbox.keep(epoch, sequence, bytes.len(), stamps, |into| into.copy_from_slice(bytes));
+                tracing::warn!(sequence, bytes = bytes.len(), "answered with the bytes of --on-failure reply");
             }
             FailurePolicy::Close => {
                 waiting.failed = true;
@@ -63,8 +65,8 @@ impl Bridge {
         let sequence = waiting.sequence;
         self.waiting.push(waiting);
         self.apply_failure_policy(sequence, now);
-        // Nobody can answer it: under `hold` it is lost, and a drain must not wait for it.
-        if self.rules.on_failure == FailurePolicy::Hold {
+        // Nobody else can answer it: what the policy left open is lost, and a drain must not wait for it.
+        if self.outbox.find(sequence).is_none() {
             self.waiting.retain(|waiting| waiting.sequence != sequence);
         }
     }

@@ -23,6 +23,8 @@ const SURVIVOR: Duration = Duration::from_secs(2);
 /// Between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 const FIRST_BACKOFF: Duration = Duration::from_millis(250);
+/// A worker that lived this long starts the backoff anew when it dies.
+const HEALTHY: Duration = Duration::from_secs(60);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
 /// The group of the running child, for the end that a second signal asks for.
@@ -57,6 +59,7 @@ impl Keeper {
         let mut starts_before_ready = 0;
         let mut backoff = FIRST_BACKOFF;
         loop {
+            let started = tokio::time::Instant::now();
             let status = match self.spawn() {
                 Ok(child) => wait(child, shared).await,
                 Err(error) => {
@@ -67,6 +70,9 @@ impl Keeper {
             };
             if *shared.ready.borrow() {
                 tracing::warn!(%status, "the worker ended; starting it again");
+                if started.elapsed() > HEALTHY {
+                    backoff = FIRST_BACKOFF;
+                }
                 tokio::time::sleep(backoff).await;
                 backoff = (backoff * 2).min(MAX_BACKOFF);
                 continue;
