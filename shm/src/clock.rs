@@ -9,6 +9,10 @@ use sidecar_core::time::Instant;
 /// Now, in nanoseconds since the machine started.
 #[must_use]
 pub fn now() -> Instant {
+    #[cfg(feature = "simulation")]
+    if let Some(now) = crate::simulation::time() {
+        return now;
+    }
     let time = clock_gettime(ClockId::Boottime);
     // Both are never negative for this clock; an error in them may only make an instant early.
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::{AgentId, Epoch, SessionId};
 
+use crate::crash::{Point, point};
 use crate::layout::{JOURNAL_BYTES, MAX_OBSERVATION_SLOTS, SEATS};
 use crate::map::Map;
 use crate::sync::Ordering;
@@ -128,7 +129,9 @@ impl Journal {
 
     /// A byte came from the gateway. One plain store: call it for every receive.
     pub fn note_byte(&mut self, now: Instant) {
+        point(Point::JournalBefore);
         self.map.word64(place::LAST_BYTE).store(now.as_nanos().max(1), Ordering::Relaxed);
+        point(Point::JournalAfter);
     }
 
     /// The gateway accepted the connection of this agent id for the first time.
@@ -189,7 +192,9 @@ impl Journal {
     }
 
     pub(crate) fn next_sequence(&mut self, sequence: u64) {
+        point(Point::JournalBefore);
         self.map.word64(place::NEXT_SEQUENCE).store(sequence, Ordering::Relaxed);
+        point(Point::JournalAfter);
     }
 
     /// Sequences start anew: no action of the past may be taken for one of the future.

@@ -30,6 +30,7 @@
 pub mod attach;
 mod cells;
 pub mod clock;
+mod crash;
 pub mod descriptor;
 pub mod errors;
 pub mod eventcount;
@@ -40,6 +41,8 @@ mod map;
 pub mod owner;
 pub mod region;
 pub mod ring;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 pub mod slots;
 pub mod spin;
 pub mod stats;

@@ -68,6 +68,10 @@ impl Spin {
     /// A budget for one of `spinners` threads that may spin at the same time. The first call in a process with
     /// [`Mode::Auto`] and enough cores takes up to 20 ms.
     pub fn measure(mode: Mode, spinners: usize) -> Self {
+        #[cfg(feature = "simulation")]
+        if crate::simulation::time().is_some() {
+            return Self::fixed(Duration::ZERO);
+        }
         match mode {
             Mode::Off => Self::fixed(Duration::ZERO),
             Mode::Fixed(budget) => Self::fixed(budget),

@@ -78,6 +78,10 @@ pub(crate) fn peer_pidfd(socket: impl AsFd) -> io::Result<OwnedFd> {
 /// Start time of a running process in clock ticks since boot, field 22 of `/proc/PID/stat`: with the pid it names a
 /// process. `None` also for one that has ended and waits for its parent.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    #[cfg(feature = "simulation")]
+    if let Some(simulated) = crate::simulation::start_time(pid) {
+        return simulated;
+    }
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command in parentheses may hold anything, also spaces and parentheses.
     let (_, fields) = text.rsplit_once(')')?;

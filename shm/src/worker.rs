@@ -47,6 +47,8 @@ use sidecar_core::time::Instant;
 use sidecar_core::tunnel::{Epoch, SessionId, clip};
 
 use crate::attach::Refusal;
+#[cfg(feature = "simulation")]
+use crate::attach::SeatClaim;
 use crate::clock;
 use crate::descriptor::Kind;
 use crate::spin::Spin;
@@ -407,6 +409,24 @@ impl Worker {
     /// Whether a sidecar is there.
     pub const fn is_attached(&self) -> bool {
         self.orphan.is_none()
+    }
+
+    /// Dies as by SIGKILL: nothing more is said by this worker or by what came from it.
+    #[cfg(feature = "simulation")]
+    pub fn vanish(self) {
+        self.lock().fall_silent();
+    }
+
+    /// Whether [`Worker::answer`] and its like find room at once.
+    #[cfg(feature = "simulation")]
+    pub fn has_room(&self) -> bool {
+        self.lock().has_room()
+    }
+
+    /// The seat that this worker says it has when it comes back.
+    #[cfg(feature = "simulation")]
+    pub const fn seat_claim(&self) -> SeatClaim {
+        self.attachment.claim()
     }
 
     fn poll_event(&mut self) -> Result<Option<Event>, WorkerError> {

@@ -43,6 +43,10 @@ pub(crate) struct Granted {
 /// `NotFound` or `ConnectionRefused` if no sidecar listens; `TimedOut` or `UnexpectedEof` if it did not answer;
 /// `InvalidData` if it speaks something else.
 pub(crate) fn connect(region: &Path, claim: Option<SeatClaim>) -> io::Result<Answer> {
+    #[cfg(feature = "simulation")]
+    if let Some(answer) = crate::simulation::connect(claim) {
+        return answer;
+    }
     let address = SocketAddrUnix::new(socket_path(region))?;
     // Nonblocking: with a full backlog `connect` would wait for a sidecar that may be stopped.
     let socket = rustix::net::socket_with(

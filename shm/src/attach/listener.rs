@@ -198,11 +198,7 @@ impl Pending {
 
     /// Tells the worker why there is no seat, and hangs up.
     pub fn refuse(self, refused: &SeatRefused) {
-        let (why, pid) = match refused {
-            SeatRefused::Live { pid } => (Refusal::Taken, *pid),
-            SeatRefused::NotYet { pids } => (Refusal::NotYet, pids[0]),
-            SeatRefused::Failed(_) => (Refusal::Other, 0),
-        };
+        let (why, pid) = refused.reason();
         self.send(&Reply::Refused { why, pid, text: refused.to_string() }, &[]).ok();
     }
 

@@ -4,6 +4,7 @@
 //! takes the valid copy with the higher count. Nothing here is ordered against other memory: only the sidecar reads
 //! a journal, and only after its writer has died.
 
+use crate::crash::{Point, point};
 use crate::map::Map;
 use crate::sync::Ordering;
 
@@ -45,14 +46,19 @@ impl<const N: usize> Record<N> {
 
     /// Writes the next version.
     pub(super) fn write(&mut self, map: &Map, words: &[u64; N]) {
+        point(Point::JournalBefore);
         self.count += 1;
         let start = Self::start(self.offset, (self.count & 1) as usize);
         map.word64(start).store(self.count, Ordering::Relaxed);
         for (index, word) in words.iter().enumerate() {
+            if index == N / 2 {
+                point(Point::JournalTorn);
+            }
             map.word64(start + 8 * (1 + index)).store(*word, Ordering::Relaxed);
         }
         // Release only keeps the compiler from moving the check in front of the words.
         map.word64(start + 8 * (1 + N)).store(check(self.offset, self.count, words), Ordering::Release);
+        point(Point::JournalAfter);
     }
 
     fn copy(map: &Map, offset: usize, copy: usize) -> Option<(u64, [u64; N])> {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::doorbell;
 use crate::cells::{Head, MappedCells};
+use crate::crash::{Point, point};
 use crate::descriptor::Descriptor;
 use crate::eventcount::EventCount;
 use crate::futex;
@@ -55,7 +56,10 @@ impl Link {
     }
 
     pub(super) fn push(&mut self, descriptor: &Descriptor, record: &[u8]) -> Result<(), Full> {
-        self.down.try_push(descriptor, record)
+        point(Point::DownBefore);
+        let pushed = self.down.try_push(descriptor, record);
+        point(Point::DownAfter);
+        pushed
     }
 
     /// Cells that can be pushed.
@@ -99,7 +103,9 @@ impl Link {
     /// Everything popped so far is dealt with: its cells, and the slots that its actions lay in, are the worker's.
     pub(super) fn commit(&mut self, wake: Option<&OwnedFd>, stats: &Stats) {
         let head = self.head.load(Ordering::Relaxed);
+        point(Point::CommitBefore);
         self.map.word32(self.block + seat_block::UP_HEAD).store(head, Ordering::Release);
+        point(Point::CommitAfter);
         // Partner: the fence in the worker's wait for room, between its wish and its last look at the head.
         fence(Ordering::SeqCst);
         if self.map.word32(self.page + worker_page::WANTS_ROOM).load(Ordering::Relaxed) != 0 {

@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags};
 use super::doorbell::{self, DoorbellHandle};
 use super::link::Link;
 use super::{Owner, Parts};
-use crate::attach::Candidate;
+use crate::attach::{Candidate, Refusal};
 use crate::journal::{SeatRecord, Standing};
 use crate::layout::{Layout, SEATS, block, control, seat_block, worker_page};
 use crate::map::Map;
@@ -68,6 +68,17 @@ pub enum SeatRefused {
     /// The system refused.
     #[error("no descriptor for the worker: {0}")]
     Failed(#[from] io::Error),
+}
+
+impl SeatRefused {
+    /// The same for the wire, and whom it is about.
+    pub(crate) fn reason(&self) -> (Refusal, u32) {
+        match self {
+            Self::Live { pid } => (Refusal::Taken, *pid),
+            Self::NotYet { pids } => (Refusal::NotYet, pids[0]),
+            Self::Failed(_) => (Refusal::Other, 0),
+        }
+    }
 }
 
 /// The worker that is attached.

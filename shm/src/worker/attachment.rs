@@ -89,9 +89,7 @@ impl Attachment {
 
     /// Attaches to the sidecar that is there now, with the seat that this has.
     pub(super) fn renew(&mut self, path: &Path) -> Result<Renewed, Failed> {
-        // There are two seats.
-        let claim = SeatClaim { region: self.region_id, seat: self.seat as u8, generation: self.generation };
-        let granted = match attach::connect(path, Some(claim)).map_err(Failed::Absent)? {
+        let granted = match attach::connect(path, Some(self.claim())).map_err(Failed::Absent)? {
             Answer::Refused { why, pid, text } => return Err(Failed::Refused { why, pid, text }),
             Answer::Granted(granted) => *granted,
         };
@@ -108,6 +106,12 @@ impl Attachment {
         self.doorbell = granted.doorbell;
         self.wake = granted.wake;
         Ok(Renewed::Resumed)
+    }
+
+    /// The seat that this has.
+    pub(super) const fn claim(&self) -> SeatClaim {
+        // There are two seats.
+        SeatClaim { region: self.region_id, seat: self.seat as u8, generation: self.generation }
     }
 
     fn map(granted: Granted) -> io::Result<Self> {

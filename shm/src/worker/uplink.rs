@@ -13,6 +13,7 @@ use super::attachment::Attachment;
 use super::observation::Observation;
 use crate::cells::{Head, MappedCells, RECORD};
 use crate::clock;
+use crate::crash::{Point, point};
 use crate::descriptor::{Descriptor, Kind};
 use crate::eventcount::EventCount;
 use crate::layout::{Layout, block, seat_block, worker_page};
@@ -187,7 +188,9 @@ impl Uplink {
             ..RECORD
         };
         let position = self.tail();
+        point(Point::UpBefore);
         let pushed = self.up.try_push(&descriptor, &[]);
+        point(Point::UpAfter);
         debug_assert!(pushed.is_ok(), "two cells were free, and nobody else pushes");
         action.reservation.published = true;
         self.sent.push_back((position, action.reservation.slot));
@@ -222,6 +225,13 @@ impl Uplink {
         self.up.free() >= 2 && (!self.free.is_empty() || self.sent.is_empty())
     }
 
+    /// Its process is no more: whatever is dropped from here on says nothing.
+    #[cfg(feature = "simulation")]
+    pub(super) fn fall_silent(&mut self) {
+        self.origin = (0, 0);
+        self.releases.clear();
+    }
+
     fn flush(&mut self) {
         while let Some((slot, generation)) = self.releases.last().copied() {
             if !self.push_release(slot, generation) {
@@ -251,7 +261,10 @@ impl Uplink {
         let mut bytes = [0; MAX_RECORD];
         // MAX_RECORD is enough for every record, by its definition.
         let Ok(length) = record::encode(record, &mut bytes) else { return false };
-        self.up.try_push(&RECORD, &bytes[..length]).is_ok()
+        point(Point::UpBefore);
+        let pushed = self.up.try_push(&RECORD, &bytes[..length]).is_ok();
+        point(Point::UpAfter);
+        pushed
     }
 
     fn tail(&self) -> u32 {
@@ -259,6 +272,7 @@ impl Uplink {
     }
 
     fn post(&self) {
+        point(Point::PostBefore);
         let page = self.layout.seat_area(self.seat);
         let events = EventCount::new(
             self.map.word32(page + worker_page::UP_SEQUENCE),
