@@ -23,7 +23,12 @@ use crate::report::Failure;
 #[derive(Debug)]
 pub enum Command {
     /// The answer to [`Request::Dial`].
-    Dial(Result<(Vec<SocketAddr>, Token), DialFailure>),
+    Dial {
+        /// Which request.
+        dial: u64,
+        /// Where to connect to, and as whom.
+        answer: Result<(Vec<SocketAddr>, Token), DialFailure>,
+    },
     /// A worker asks for a seat; its process was verified.
     Join {
         /// Who it is.
@@ -56,6 +61,8 @@ pub enum Command {
 pub enum Request {
     /// Resolve the endpoint; read the token sources again first when told so.
     Dial {
+        /// Comes back with the answer.
+        dial: u64,
         /// The last token was refused.
         reread_token: bool,
     },
@@ -80,9 +87,16 @@ pub struct FrameLoop {
     socket_options: SocketOptions,
     token: Option<Token>,
     addresses: VecDeque<SocketAddr>,
+    /// Dials asked for so far.
+    dials: u64,
+    /// The dial whose answer is awaited; an answer to another one comes too late.
+    awaited: Option<u64>,
     hang_up: Option<Instant>,
     outcome: Option<Outcome>,
     connected: bool,
+    /// A send failed: the connection is as good as gone, and nothing more may be started on it, since whatever was
+    /// started counts as sent.
+    sends_fail: bool,
 }
 
 /// How long an orderly end waits for the last send to be taken by the kernel.
@@ -111,9 +125,12 @@ impl FrameLoop {
             socket_options,
             token: None,
             addresses: VecDeque::new(),
+            dials: 0,
+            awaited: None,
             hang_up: None,
             outcome: None,
             connected: false,
+            sends_fail: false,
         }
     }
 
@@ -129,9 +146,7 @@ impl FrameLoop {
             while self.bridge.advance(now) {}
             self.take_effects(now);
             self.start_operations(now);
-            if let Some(outcome) = self.outcome.take()
-                && self.hang_up.is_none()
-            {
+            if let Some(outcome) = self.outcome.take() {
                 self.driver.close(Close::Abort);
                 self.bridge.connection_closed();
                 return Ok((outcome, self.bridge));
@@ -147,12 +162,7 @@ impl FrameLoop {
     fn take_commands(&mut self, now: Instant) {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Dial(Ok((addresses, token))) => {
-                    self.addresses = addresses.into();
-                    self.token = Some(token);
-                    self.connect_next(now);
-                }
-                Command::Dial(Err(failure)) => self.bridge.dial_failed(now, failure),
+                Command::Dial { dial, answer } => self.take_dial(dial, answer, now),
                 Command::Join { candidate, reply } => {
                     // A control thread that went away has no worker waiting.
                     let _ = reply.send(self.bridge.worker_joins(&candidate, now));
@@ -169,6 +179,21 @@ impl FrameLoop {
         }
     }
 
+    fn take_dial(&mut self, dial: u64, answer: Result<(Vec<SocketAddr>, Token), DialFailure>, now: Instant) {
+        if self.awaited != Some(dial) {
+            return;
+        }
+        self.awaited = None;
+        match answer {
+            Ok((addresses, token)) => {
+                self.addresses = addresses.into();
+                self.token = Some(token);
+                self.connect_next(now);
+            }
+            Err(failure) => self.bridge.dial_failed(now, failure),
+        }
+    }
+
     /// Tries the addresses of one dial in turn; the agent's own timer bounds all of them together.
     fn connect_next(&mut self, now: Instant) {
         let mut failure = DialFailure::Dns;
@@ -181,10 +206,17 @@ impl FrameLoop {
         self.bridge.dial_failed(now, failure);
     }
 
+    /// In order: what follows a hang-up (a redial) waits until that is done.
     fn take_effects(&mut self, now: Instant) {
-        while let Some(effect) = self.bridge.poll_effect() {
+        while self.finish_hang_up(now)
+            && let Some(effect) = self.bridge.poll_effect()
+        {
             match effect {
-                Effect::Dial { reread_token, .. } => self.request(Request::Dial { reread_token }),
+                Effect::Dial { reread_token, .. } => {
+                    self.dials += 1;
+                    self.awaited = Some(self.dials);
+                    self.request(Request::Dial { dial: self.dials, reread_token });
+                }
                 Effect::HangUpOrderly => self.hang_up = Some(now + LAST_SEND),
                 Effect::HangUpAbort => self.close(Close::Abort),
                 Effect::WorkerReady => self.request(Request::WorkerReady),
@@ -209,18 +241,23 @@ impl FrameLoop {
         self.bridge.connection_closed();
         self.hang_up = None;
         self.connected = false;
+        self.sends_fail = false;
+        self.awaited = None;
         self.addresses.clear();
     }
 
-    fn start_operations(&mut self, now: Instant) {
-        if let Some(deadline) = self.hang_up
-            && (!self.driver.is_sending() || deadline <= now)
-        {
-            // What is queued behind the last send (a close frame) has to leave first.
-            if deadline <= now || !self.connected || !self.start_send(now) {
-                self.close(Close::Orderly);
-            }
+    /// Ends the connection once what is queued behind the last send (a close frame) has left; `false` while it has
+    /// not.
+    fn finish_hang_up(&mut self, now: Instant) -> bool {
+        let Some(deadline) = self.hang_up else { return true };
+        if deadline > now && self.connected && (self.driver.is_sending() || self.start_send(now)) {
+            return false;
         }
+        self.close(Close::Orderly);
+        true
+    }
+
+    fn start_operations(&mut self, now: Instant) {
         if !self.connected {
             return;
         }
@@ -237,6 +274,9 @@ impl FrameLoop {
     }
 
     fn start_send(&mut self, now: Instant) -> bool {
+        if self.sends_fail {
+            return false;
+        }
         let Some(bytes) = self.bridge.next_send(now) else { return false };
         let (from, length) = (bytes.as_ptr(), bytes.len());
         // SAFETY: the bridge keeps these bytes in place and unchanged until `sent` or `connection_closed`.
@@ -273,6 +313,7 @@ impl FrameLoop {
             Completion::Sent(Ok(())) => self.bridge.sent(now),
             // The receive side says how the connection ended, and may still hold a close frame.
             Completion::Sent(Err(_)) => {
+                self.sends_fail = true;
                 self.bridge.connection_closed();
                 if !self.driver.is_receiving() && self.bridge.next_receive().is_none() {
                     self.ended(End::Reset, now);

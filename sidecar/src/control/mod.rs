@@ -159,9 +159,9 @@ async fn serve(
 
 async fn answer(request: Request, dialler: &mut Dialler, shared: &Shared) {
     match request {
-        Request::Dial { reread_token } => {
+        Request::Dial { dial, reread_token } => {
             let answer = dialler.prepare(reread_token).await;
-            shared.frame_loop.send(Command::Dial(answer));
+            shared.frame_loop.send(Command::Dial { dial, answer });
         }
         Request::WorkerReady => {
             shared.ready.send_replace(true);
