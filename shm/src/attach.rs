@@ -21,7 +21,7 @@ use core::time::Duration;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-pub(crate) use connect::{Answer, Granted, connect};
+pub(crate) use connect::{Answer, Answered, Call, Granted, connect};
 pub use listener::{Connection, HelloError, Listener, Pending};
 pub(crate) use wire::Refusal;
 

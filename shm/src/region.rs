@@ -50,6 +50,11 @@ pub const MAX_PATH: usize = 107 - ".sock".len();
 /// How often a path is looked at again because somebody changed it meanwhile.
 const ATTEMPTS: u32 = 16;
 
+/// A child that a dying owner was just starting has its lock until it runs its program: a lock is looked at so often...
+const LOCK_LOOKS: u32 = 10;
+/// ... with this pause, before its owner counts as alive.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
 /// For whom the region is.
 #[derive(Clone, Debug)]
 pub struct Identity {
@@ -207,8 +212,18 @@ pub fn create(
         return Err(CreateError::NotARegion { path: path.to_owned(), what: "a directory" });
     }
     build::sweep(path);
+    let mut patience = LOCK_LOOKS;
     for _ in 0..ATTEMPTS {
-        let opened = match found::look(path)? {
+        let found = loop {
+            match found::look(path) {
+                Err(CreateError::InUse { .. }) if patience > 0 => {
+                    patience -= 1;
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                found => break found?,
+            }
+        };
+        let opened = match found {
             Existing::Nothing => fresh(path, geometry, identity, now)?,
             Existing::Changed => None,
             Existing::Dead(dead) => match dead.usable(geometry) {

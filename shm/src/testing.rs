@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use sidecar_core::agent::HEADROOM;
+use sidecar_core::record::ToSidecar;
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::{AgentId, Epoch};
 use tempfile::TempDir;
@@ -117,10 +118,11 @@ impl Side {
         let sequence = self.sequence;
         self.sequence += 1;
         let base = self.owner.slot_base(slot);
-        // SAFETY: the payload is shorter than the slot, which is claimed: nobody else uses it.
-        unsafe {
-            core::ptr::copy_nonoverlapping(payload.as_ptr(), base.add(HEADROOM as usize), payload.len());
-        }
+        assert!(HEADROOM as usize + payload.len() <= self.owner.slot_bytes());
+        // SAFETY: within the slot, by the assertion.
+        let start = unsafe { base.add(HEADROOM as usize) };
+        // SAFETY: the payload fits the slot, which is claimed: nobody else uses it.
+        unsafe { core::ptr::copy_nonoverlapping(payload.as_ptr(), start, payload.len()) };
         let now = clock::now();
         let length = u32::try_from(payload.len()).unwrap();
         self.owner.publish(
@@ -133,7 +135,7 @@ impl Side {
     /// Polls once; an action is copied out and finished, but not answered.
     pub(crate) fn poll(&mut self) -> Result<Option<Said>, SeatPoisoned> {
         Ok(self.owner.poll_worker()?.map(|said| match said {
-            FromWorker::Record(record) => Said::Record(record),
+            FromWorker::Record(record) => Said::Record(Box::new(record)),
             FromWorker::Action { seat, epoch, sequence, base, length, taken, published } => {
                 let mut payload = vec![0; length as usize];
                 // SAFETY: the owner has checked that the bytes lie in an action slot, which is ours until finished.
@@ -186,7 +188,7 @@ impl Side {
 /// What a worker said, copied out.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Said {
-    Record(sidecar_core::record::ToSidecar),
+    Record(Box<ToSidecar>),
     Action { seat: u8, epoch: Epoch, sequence: u64, payload: Vec<u8> },
 }
 

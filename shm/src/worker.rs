@@ -52,7 +52,7 @@ use crate::attach::SeatClaim;
 use crate::clock;
 use crate::descriptor::Kind;
 use crate::spin::Spin;
-use attachment::{Attachment, Failed};
+use attachment::{Attachment, Failed, Renewed};
 pub use observation::Observation;
 pub use uplink::Reservation;
 use uplink::Uplink;
@@ -221,6 +221,8 @@ struct Orphan {
 
 /// Pause between two attempts to find a sidecar.
 const RETRY: Duration = Duration::from_millis(20);
+/// A new sidecar answers within microseconds if it runs; if not, it is asked again later.
+const ANSWER_WAIT: Duration = Duration::from_millis(2);
 /// The longest wait before the connection and the owner are looked at again.
 const SLICE: Duration = Duration::from_millis(100);
 /// A sidecar that restarts may take the old connection for another worker's for a moment.
@@ -235,7 +237,7 @@ impl Worker {
     pub fn attach(path: &Path, options: &AttachOptions) -> Result<Self, AttachError> {
         let started = clock::now();
         let attachment = loop {
-            let failed = match Attachment::new(path, None) {
+            let failed = match Attachment::new(path) {
                 Ok(attachment) => break attachment,
                 Err(failed) => failed,
             };
@@ -487,10 +489,11 @@ impl Worker {
             return Ok(None);
         }
         orphan.tried = now;
-        match self.attachment.renew(&self.path) {
+        match self.attachment.renew(&self.path, ANSWER_WAIT) {
+            Ok(Renewed::NotYet) => return Ok(None),
             Ok(renewed) => {
                 self.orphan = None;
-                if renewed == attachment::Renewed::Anew {
+                if renewed == Renewed::Anew {
                     *self.lock() = Uplink::new(&self.attachment);
                 } else {
                     self.lock().doorbell(self.attachment.doorbell()?);

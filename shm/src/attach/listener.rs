@@ -245,6 +245,10 @@ impl Pending {
             Err(error) => Err(error),
         };
         self.peer = Some(pidfd.map_err(|source| HelloError::NoProof { pid, source })?);
+        // A worker that gave up waiting must not get a seat that nobody then has.
+        if has_hung_up(self.socket.as_fd()) {
+            return Err(HelloError::Silent(io::ErrorKind::UnexpectedEof.into()));
+        }
         candidate.pid = pid;
         Ok(Some(candidate))
     }
@@ -283,6 +287,12 @@ pub(super) fn proved(pid: u32, start_time: u64, passed: Option<OwnedFd>) -> io::
         Some(_) => Err(io::Error::other("the descriptor that it passed is no pidfd")),
         None => Err(io::Error::other("it passed no pidfd")),
     }
+}
+
+fn has_hung_up(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
+    rustix::event::poll(&mut fds, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 }))
+        .is_ok_and(|count| count > 0)
 }
 
 fn is_readable(fd: BorrowedFd<'_>) -> bool {

@@ -67,9 +67,14 @@ impl Link {
         self.down.free()
     }
 
+    /// What nonsense the worker wrote about how far it has read, if it did.
+    pub(super) const fn down_poison(&self) -> Option<Poison> {
+        self.down.poison()
+    }
+
     /// Position of the next push.
-    pub(super) fn down_tail(&self) -> u32 {
-        self.map.word32(self.block + seat_block::DOWN_TAIL).load(Ordering::Relaxed)
+    pub(super) const fn down_tail(&self) -> u32 {
+        self.down.position()
     }
 
     /// How far the worker says that it has read.

@@ -117,6 +117,8 @@ pub(super) struct Seat {
     pub(super) link: Link,
     /// While dying: actions before this ring position are taken before anything of this seat is given to another.
     pub(super) drain_to: Option<u32>,
+    /// It has died on something, and on what is known when its last words are read: how far it had read its ring.
+    pub(super) blame: Option<u32>,
     /// The process is proved gone; the seat becomes empty when its ring has been read.
     pub(super) gone: bool,
     pub(super) wake: Option<OwnedFd>,
@@ -132,7 +134,7 @@ impl Seat {
     ) -> Self {
         let link = Link::open(map, layout, index, ledger);
         let drain_to = (record.standing == Standing::Dying).then(|| link.up_tail());
-        Self { record, connected: false, link, drain_to, gone: false, wake: None }
+        Self { record, connected: false, link, drain_to, blame: None, gone: false, wake: None }
     }
 
     /// Whether anything that its worker wrote is still read.
@@ -249,6 +251,7 @@ impl Owner {
 
     pub(super) fn poison(&mut self, seat: usize, why: &str) {
         self.seats[seat].drain_to = None;
+        self.seats[seat].blame = None;
         let record = &mut self.seats[seat].record;
         record.standing = Standing::Poisoned;
         record.open = false;
@@ -265,6 +268,7 @@ impl Owner {
             self.pending = None;
         }
         self.behind = true;
+        self.bury(seat);
     }
 
     /// Makes a seat empty once its process is gone and its last words are read.
@@ -275,11 +279,13 @@ impl Owner {
         if !gone || unread || pending {
             return;
         }
+        self.settle_blame(seat);
         self.ledger.forget_seat(seat, &mut self.journal);
         let entry = &mut self.seats[seat];
         entry.record = SeatRecord { generation: entry.record.generation, ..SeatRecord::EMPTY };
         entry.connected = false;
         entry.drain_to = None;
+        entry.blame = None;
         entry.gone = false;
         entry.wake = None;
         self.journal.seat(seat, &entry.record);
@@ -293,10 +299,22 @@ impl Owner {
         entry.drain_to = Some(entry.link.up_tail());
         let record = entry.record;
         self.journal.seat(seat, &record);
-        self.ledger.blame(seat, self.seats[seat].link.down_head(), &mut self.journal);
+        self.seats[seat].blame = Some(self.seats[seat].link.down_head());
         self.stats.count(Counter::Detached);
         self.stats.set(Gauge::WorkerPid, 0);
         self.behind = true;
+        self.settle_blame(seat);
+    }
+
+    /// Counts a death on what the worker of a dying seat was at, once its finished actions are known.
+    pub(super) fn settle_blame(&mut self, seat: usize) {
+        let pending = self.pending.as_ref().is_some_and(|pending| pending.seat == seat);
+        if pending || self.seats[seat].link.has_something() {
+            return;
+        }
+        if let Some(head) = self.seats[seat].blame.take() {
+            self.ledger.blame(seat, head, &mut self.journal);
+        }
     }
 
     /// The seat that this worker has and may go on with.
@@ -360,6 +378,7 @@ impl Owner {
         entry.wake = Some(wake);
         entry.connected = true;
         entry.drain_to = None;
+        entry.blame = None;
         entry.record = SeatRecord {
             standing: Standing::Live,
             open: resumed && entry.record.open,

@@ -84,6 +84,9 @@ impl Owner {
         let live = self.live();
         for seat in (0..SEATS).filter(|seat| Some(*seat) != live).chain(live) {
             while self.seats[seat].is_read() {
+                if let Some(poison) = self.seats[seat].link.down_poison() {
+                    return Err(self.detach(seat, poison.to_string()));
+                }
                 let mut record = [0; record::MAX_RECORD];
                 let handled = match self.seats[seat].link.pop(&mut record) {
                     Ok(None) => break,
@@ -97,6 +100,9 @@ impl Owner {
                 }
             }
             if self.seats[seat].record.standing == Standing::Dying {
+                // All that can be read was read, whatever its tail was a moment ago.
+                self.seats[seat].drain_to = None;
+                self.settle_blame(seat);
                 self.bury(seat);
             }
         }

@@ -455,6 +455,6 @@ fn a_second_take_over_knows_no_less_than_the_first() {
     side.owner.journal().action_started(sequence);
     side = side.crash_and_restart();
     assert_eq!((side.owner.unanswered(), side.owner.free_slots()), (0, 4), "what was started counts as sent");
-    let claimed: Vec<SlotIndex> = std::iter::from_fn(|| side.owner.claim_slot()).collect();
+    let claimed: Vec<SlotIndex> = core::iter::from_fn(|| side.owner.claim_slot()).collect();
     assert_eq!(claimed.len(), 4);
 }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::AttachError;
-use crate::attach::{self, Answer, Granted, Refusal, SeatClaim};
+use crate::attach::{self, Answer, Answered, Call, Granted, Refusal, SeatClaim};
 use crate::cells::{Head, MappedCells};
 use crate::descriptor::Descriptor;
 use crate::eventcount::EventCount;
@@ -34,6 +34,8 @@ pub(super) struct Attachment {
     connection: OwnedFd,
     doorbell: OwnedFd,
     wake: OwnedFd,
+    /// Asked the next sidecar for the seat; its answer is due.
+    call: Option<Call>,
 }
 
 /// Why there is no attachment now.
@@ -77,21 +79,36 @@ pub(super) enum Renewed {
     Resumed,
     /// Another seat or region: nothing of before means anything.
     Anew,
+    /// The sidecar has not answered yet.
+    NotYet,
 }
 
 impl Attachment {
-    pub(super) fn new(path: &Path, claim: Option<SeatClaim>) -> Result<Self, Failed> {
-        match attach::connect(path, claim).map_err(Failed::Absent)? {
+    pub(super) fn new(path: &Path) -> Result<Self, Failed> {
+        match attach::connect(path, None).map_err(Failed::Absent)? {
             Answer::Refused { why, pid, text } => Err(Failed::Refused { why, pid, text }),
             Answer::Granted(granted) => Self::map(*granted).map_err(Failed::Region),
         }
     }
 
-    /// Attaches to the sidecar that is there now, with the seat that this has.
-    pub(super) fn renew(&mut self, path: &Path) -> Result<Renewed, Failed> {
-        let granted = match attach::connect(path, Some(self.claim())).map_err(Failed::Absent)? {
-            Answer::Refused { why, pid, text } => return Err(Failed::Refused { why, pid, text }),
-            Answer::Granted(granted) => *granted,
+    /// Attaches to the sidecar that is there now, with the seat that this has. Blocks for `wait` at most: call it again
+    /// until it says something.
+    pub(super) fn renew(&mut self, path: &Path, wait: Duration) -> Result<Renewed, Failed> {
+        // There are two seats.
+        let claim = SeatClaim { region: self.region_id, seat: self.seat as u8, generation: self.generation };
+        let call = match self.call.take() {
+            Some(call) => call,
+            None => Call::start(path, Some(claim)).map_err(Failed::Absent)?,
+        };
+        let granted = match call.answer(wait).map_err(Failed::Absent)? {
+            Answered::NotYet(call) => {
+                self.call = Some(call);
+                return Ok(Renewed::NotYet);
+            }
+            Answered::Yes(Answer::Refused { why, pid, text }) => {
+                return Err(Failed::Refused { why, pid, text });
+            }
+            Answered::Yes(Answer::Granted(granted)) => *granted,
         };
         let same = granted.resumed
             && granted.region_id == self.region_id
@@ -150,6 +167,7 @@ impl Attachment {
             connection: granted.connection,
             doorbell: granted.doorbell,
             wake: granted.wake,
+            call: None,
         })
     }
 
