@@ -79,6 +79,7 @@ pub struct Opened {
 
 /// What lay under the path of the region.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one, made at the start")]
 pub enum Found {
     /// Nothing.
     Fresh,

@@ -48,7 +48,6 @@ pub(crate) struct Side {
     pub(crate) owner: Owner,
     pub(crate) connections: Vec<Connection>,
     pub(crate) found: Found,
-    pub(crate) agent: AgentId,
     listener: Listener,
     pub(crate) path: PathBuf,
     /// Shared with the next owner.
@@ -63,13 +62,13 @@ impl Side {
 
     pub(crate) fn at(directory: Arc<TempDir>, geometry: &Geometry, now: Instant) -> Self {
         let path = directory.path().join("obs");
-        let Opened { owner, found, agent, .. } = create(&path, geometry, &identity(1), now).unwrap();
+        let Opened { owner, found, .. } = create(&path, geometry, &identity(1), now).unwrap();
         let listener = Listener::bind(&path).unwrap();
         let sequence = match &found {
             Found::TakenOver { resume, .. } => resume.next_sequence,
             _ => 1,
         };
-        Self { owner, connections: Vec::new(), found, agent, listener, path, directory, sequence }
+        Self { owner, connections: Vec::new(), found, listener, path, directory, sequence }
     }
 
     /// Dies as by SIGKILL, and is started again. Its sockets are closed, its lock is gone, nothing is told to anyone.

@@ -56,9 +56,12 @@ pub(crate) fn connect(region: &Path, claim: Option<SeatClaim>) -> io::Result<Ans
 
 /// A worker that said hello and waits for its answer.
 #[derive(Debug)]
-pub(crate) struct Call {
-    socket: OwnedFd,
-    started: Instant,
+pub(crate) enum Call {
+    /// Over a connected socket, since then.
+    Waiting(OwnedFd, Instant),
+    /// A simulation has answered already.
+    #[cfg(feature = "simulation")]
+    Simulated(Answer),
 }
 
 /// What a look for the answer found.
@@ -74,6 +77,10 @@ impl Call {
     /// # Errors
     /// `NotFound` or `ConnectionRefused` if no sidecar listens, `WouldBlock` if too many workers wait already.
     pub(crate) fn start(region: &Path, claim: Option<SeatClaim>) -> io::Result<Self> {
+        #[cfg(feature = "simulation")]
+        if let Some(answer) = crate::simulation::connect(claim) {
+            return answer.map(Self::Simulated);
+        }
         let address = SocketAddrUnix::new(socket_path(region))?;
         // Nonblocking: with a full backlog `connect` would wait for a sidecar that may be stopped.
         let socket = rustix::net::socket_with(
@@ -95,7 +102,7 @@ impl Call {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         rustix::net::sendmsg(&socket, &[IoSlice::new(&hello)], &mut control, SendFlags::NOSIGNAL)?;
-        Ok(Self { socket, started: clock::now() })
+        Ok(Self::Waiting(socket, clock::now()))
     }
 
     /// Waits for the answer, at most `wait` and what is left of [`HANDSHAKE`].
@@ -104,62 +111,66 @@ impl Call {
     /// `TimedOut` once [`HANDSHAKE`] is over, `UnexpectedEof` if the sidecar hung up, `InvalidData` if it speaks
     /// something else.
     pub(crate) fn answer(self, wait: Duration) -> io::Result<Answered> {
-        let left = HANDSHAKE.saturating_sub(clock::now().since(self.started));
-        if sys::poll_in(&self.socket, wait.min(left))? {
-            return self.read().map(Answered::Yes);
+        let (socket, started) = match self {
+            Self::Waiting(socket, started) => (socket, started),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(answer) => return Ok(Answered::Yes(answer)),
+        };
+        let left = HANDSHAKE.saturating_sub(clock::now().since(started));
+        if sys::poll_in(&socket, wait.min(left))? {
+            return read(socket).map(Answered::Yes);
         }
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        Ok(Answered::NotYet(self))
+        Ok(Answered::NotYet(Self::Waiting(socket, started)))
     }
+}
 
-    fn read(self) -> io::Result<Answer> {
-        let mut message = [0; ANSWER + 1];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ANSWER_FDS))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = rustix::net::recvmsg(
-            &self.socket,
-            &mut [IoSliceMut::new(&mut message)],
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC,
-        )?;
-        let fds: Vec<OwnedFd> = control
-            .drain()
-            .filter_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-                _ => None,
-            })
-            .flatten()
-            .collect();
-        if received.bytes == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
-        let reply =
-            wire::read_reply(&message[..received.bytes]).map_err(|error| invalid(error.to_string()))?;
-        match reply {
-            Reply::Refused { why, pid, text } => Ok(Answer::Refused { why, pid, text }),
-            Reply::Granted { seat, generation, owner_generation, resumed, region, total } => {
-                let count = fds.len();
-                let Ok([region_fd, doorbell, wake]) = <[OwnedFd; ANSWER_FDS]>::try_from(fds) else {
-                    return Err(invalid(format!(
-                        "{count} descriptors came with the seat, {ANSWER_FDS} were due"
-                    )));
-                };
-                Ok(Answer::Granted(Box::new(Granted {
-                    connection: self.socket,
-                    region: region_fd,
-                    doorbell,
-                    wake,
-                    seat,
-                    generation,
-                    owner_generation,
-                    resumed,
-                    region_id: region,
-                    total_bytes: total,
-                })))
-            }
+fn read(socket: OwnedFd) -> io::Result<Answer> {
+    let mut message = [0; ANSWER + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ANSWER_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::net::recvmsg(
+        &socket,
+        &mut [IoSliceMut::new(&mut message)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let fds: Vec<OwnedFd> = control
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    if received.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+    let reply = wire::read_reply(&message[..received.bytes]).map_err(|error| invalid(error.to_string()))?;
+    match reply {
+        Reply::Refused { why, pid, text } => Ok(Answer::Refused { why, pid, text }),
+        Reply::Granted { seat, generation, owner_generation, resumed, region, total } => {
+            let count = fds.len();
+            let Ok([region_fd, doorbell, wake]) = <[OwnedFd; ANSWER_FDS]>::try_from(fds) else {
+                return Err(invalid(format!(
+                    "{count} descriptors came with the seat, {ANSWER_FDS} were due"
+                )));
+            };
+            Ok(Answer::Granted(Box::new(Granted {
+                connection: socket,
+                region: region_fd,
+                doorbell,
+                wake,
+                seat,
+                generation,
+                owner_generation,
+                resumed,
+                region_id: region,
+                total_bytes: total,
+            })))
         }
     }
 }

@@ -665,7 +665,8 @@ fn each_kind_of_nonsense_poisons_its_worker_and_the_next_one_works() {
         words[8] = u64::from_ne_bytes([3, slot, generation, 0, 0, 0, 0, 0]);
         words
     };
-    let cases: &[(&str, &dyn Fn(&Hostile))] = &[
+    type Attack<'a> = &'a dyn Fn(&Hostile);
+    let cases: &[(&str, Attack<'_>)] = &[
         ("kind", &|worker| worker.push(&[9])),
         ("flags", &|worker| worker.push(&[2 | 0x80 << 8])),
         ("record length", &|worker| worker.push(&[3 | 385 << 16])),

@@ -17,6 +17,7 @@ use crate::stats::Counter;
 
 /// Something that a worker said.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nothing is allocated in the frame loop")]
 pub enum FromWorker {
     /// A record. Releases are handled before they get here.
     Record(ToSidecar),
@@ -63,6 +64,7 @@ pub(super) struct Pending {
 }
 
 /// What became of a descriptor.
+#[expect(clippy::large_enum_variant, reason = "nothing is allocated in the frame loop")]
 enum Handled {
     /// Nothing for the caller.
     Done,

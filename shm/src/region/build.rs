@@ -53,7 +53,7 @@ fn prefix(path: &Path) -> Option<std::ffi::OsString> {
 }
 
 fn directory(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 
 impl Built {

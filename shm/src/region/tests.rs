@@ -40,8 +40,10 @@ fn leave_session(path: &Path) {
     for sequence in 1..=2 {
         let slot = opened.owner.claim_slot().unwrap();
         let base = opened.owner.slot_base(slot);
-        // SAFETY: inside the claimed slot, which nobody else uses.
-        unsafe { base.add(HEADROOM as usize).write_bytes(sequence as u8, 100) };
+        // SAFETY: inside the claimed slot.
+        let payload = unsafe { base.add(HEADROOM as usize) };
+        // SAFETY: nobody else uses the slot.
+        unsafe { payload.write_bytes(sequence as u8, 100) };
         opened.owner.publish(
             slot,
             &crate::slots::Observed {
@@ -194,9 +196,10 @@ fn other_slots_make_a_new_file_that_keeps_what_waits() {
     let Found::TakenOver { resume, kept, .. } = opened.found else { panic!("{:?}", opened.found) };
     assert_eq!(resume.session.unwrap().as_str(), "case-7");
     assert_eq!((kept.len(), kept[0].sequence, kept[0].length), (1, 2, 100));
-    let payload = opened.owner.slot_base(kept[0].slot);
-    // SAFETY: inside the slot, which nobody else uses.
-    assert_eq!(unsafe { payload.add(HEADROOM as usize + 99).read() }, 2);
+    // SAFETY: inside the slot.
+    let last = unsafe { opened.owner.slot_base(kept[0].slot).add(HEADROOM as usize + 99) };
+    // SAFETY: nobody else uses the slot.
+    assert_eq!(unsafe { last.read() }, 2);
     drop(opened.owner);
 
     let narrower = Geometry { observation_bytes: 99, ..SMALL };

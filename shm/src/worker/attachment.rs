@@ -94,11 +94,9 @@ impl Attachment {
     /// Attaches to the sidecar that is there now, with the seat that this has. Blocks for `wait` at most: call it again
     /// until it says something.
     pub(super) fn renew(&mut self, path: &Path, wait: Duration) -> Result<Renewed, Failed> {
-        // There are two seats.
-        let claim = SeatClaim { region: self.region_id, seat: self.seat as u8, generation: self.generation };
         let call = match self.call.take() {
             Some(call) => call,
-            None => Call::start(path, Some(claim)).map_err(Failed::Absent)?,
+            None => Call::start(path, Some(self.claim())).map_err(Failed::Absent)?,
         };
         let granted = match call.answer(wait).map_err(Failed::Absent)? {
             Answered::NotYet(call) => {

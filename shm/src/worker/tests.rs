@@ -181,11 +181,10 @@ fn a_worker_whose_place_was_taken_is_told_by_whom() {
     side.owner.seat_proved_dead(info.seat, info.generation);
     let other = side.attach().unwrap();
     let waiting = std::thread::spawn(move || until(|| worker.next(Some(Duration::from_millis(50))).err()));
-    let error = until(|| {
+    until(|| {
         side.serve();
         waiting.is_finished().then_some(())
     });
-    let () = error;
     let error = waiting.join().unwrap();
     assert!(matches!(error, WorkerError::Detached | WorkerError::Replaced { .. }), "{error}");
     drop(other);
