@@ -218,7 +218,6 @@ impl Owner {
         for seat in &self.seats {
             seat.link.disarm();
         }
-        self.doorbell.clear();
     }
 
     /// How soon to look again although the doorbell did not ring: a worker that survived the last sidecar can't ring
@@ -228,7 +227,8 @@ impl Owner {
         survivor.then_some(SURVIVOR_POLL)
     }
 
-    /// The eventfd that the worker rings while the frame loop is armed, and the control thread at any time.
+    /// The eventfd that the worker rings while the frame loop is armed, and the control thread at any time. It is never
+    /// read: each ring is one edge, so watch it edge-triggered (epoll's EPOLLET, io_uring's multishot poll).
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.doorbell.as_fd()
     }

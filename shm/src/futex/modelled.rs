@@ -33,6 +33,17 @@ pub fn wait(word: &AtomicU32, ticket: Ticket, _timeout: Duration) -> io::Result<
     Ok(Woken::Rung)
 }
 
+/// Most words of [`wait_any`].
+pub const MOST_WORDS: usize = 128;
+
+/// Not modelled: a kernel without the call, for which its users have another way.
+///
+/// # Errors
+/// Always `Unsupported`.
+pub fn wait_any(_words: &[(&AtomicU32, Ticket)], _timeout: Duration) -> io::Result<Woken> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// Wakes all who sleep on the word.
 pub fn wake(word: &AtomicU32) {
     let queue = QUEUES.lock().expect("a lock that is never poisoned").get(&address(word)).map(Arc::clone);

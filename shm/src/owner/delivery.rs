@@ -36,6 +36,18 @@ impl Owner {
         self.deliver()
     }
 
+    /// Closes deliveries to the attached worker until [`Owner::deliver_pending`]: a record that has to come before
+    /// the next observation found no room.
+    pub fn hold_deliveries(&mut self) {
+        if let Some(live) = self.live()
+            && self.seats[live].record.open
+        {
+            self.seats[live].record.open = false;
+            let record = self.seats[live].record;
+            self.journal.seat(live, &record);
+        }
+    }
+
     /// Says something to the attached worker.
     ///
     /// # Errors

@@ -22,10 +22,6 @@ impl DoorbellHandle {
         ring(self.fd.as_fd());
     }
 
-    /// Takes back all rings so far.
-    pub fn clear(&self) {
-        clear(self.fd.as_fd());
-    }
 }
 
 impl AsFd for DoorbellHandle {

@@ -113,6 +113,8 @@ impl Bridge {
         // The session's next observation shows that the action before it arrived.
         self.outbox.forget(|kept| kept.state == State::Sent && kept.epoch == epoch);
         self.waiting.push(Waiting { epoch, sequence, last_byte, failed: false, timed_out: false });
+        // The session's own record comes before its first observation.
+        self.tell_worker();
         self.owner.publish(slot, &Observed { epoch, sequence, length, first_byte, last_byte });
         let carried = self.agent.carried();
         let stats = self.owner.stats();
@@ -122,7 +124,6 @@ impl Bridge {
         stats.add(Counter::CarriedBytes, carried - self.carried);
         stats.record(Stage::Receive, last_byte.since(first_byte));
         self.carried = carried;
-        self.tell_worker();
     }
 
     fn close_epoch(&mut self, epoch: Epoch) {
