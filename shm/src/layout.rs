@@ -323,3 +323,63 @@ const _: () = {
     assert!(widest.total() > widest.slot(0) && widest.total() < isize::MAX as usize);
     assert!(MAX_OBSERVATION_BYTES as u64 + HEADROOM as u64 <= u32::MAX as u64);
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_of_any_geometry_follow_each_other_on_whole_pages() {
+        for (observation_slots, observation_bytes) in [(1, 1), (3, 4095), (4, 8 << 20), (32, 4097)] {
+            for (action_slots, action_bytes) in [(1, 1), (16, 64 << 10), (32, 4097)] {
+                let geometry = Geometry { observation_slots, observation_bytes, action_slots, action_bytes };
+                geometry.check().unwrap();
+                let layout = Layout::of(geometry);
+                let mut areas =
+                    vec![(0, JOURNAL_BYTES), (HEADER, PAGE), (CONTROL, PAGE), (STATS, STATS_BYTES)];
+                areas.push((ERRORS, ERRORS_BYTES));
+                areas.extend((0..SEATS).map(|seat| (down_cells(seat), RING_BYTES)));
+                for seat in 0..SEATS {
+                    areas.push((layout.seat_area(seat), PAGE));
+                    areas.push((layout.up_cells(seat), RING_BYTES));
+                    let slots = 0..action_slots as usize;
+                    areas.extend(slots.map(|index| (layout.action(seat, index), layout.action_stride())));
+                }
+                areas.extend(
+                    (0..observation_slots as usize).map(|index| (layout.slot(index), layout.slot_stride())),
+                );
+                let mut end = 0;
+                for (start, length) in areas {
+                    assert_eq!(start, end, "{geometry:?}");
+                    assert_eq!(length % PAGE, 0);
+                    end = start + length;
+                }
+                assert_eq!(end, geometry.total_bytes());
+                assert!(layout.action_stride() >= action_bytes as usize);
+                assert!(layout.slot_stride() >= (HEADROOM + observation_bytes) as usize);
+            }
+        }
+    }
+
+    #[test]
+    fn each_number_of_a_geometry_has_its_range() {
+        type Number = fn(&mut Geometry) -> &mut u32;
+        let numbers: [(Number, u32); 4] = [
+            (|geometry| &mut geometry.observation_slots, MAX_OBSERVATION_SLOTS),
+            (|geometry| &mut geometry.observation_bytes, MAX_OBSERVATION_BYTES),
+            (|geometry| &mut geometry.action_slots, MAX_ACTION_SLOTS),
+            (|geometry| &mut geometry.action_bytes, MAX_ACTION_BYTES),
+        ];
+        for (number, most) in numbers {
+            for (value, fits) in [(0, false), (1, true), (most, true), (most + 1, false), (u32::MAX, false)] {
+                let mut geometry = Geometry::default();
+                *number(&mut geometry) = value;
+                let checked = geometry.check();
+                assert_eq!(checked.is_ok(), fits, "{geometry:?}");
+                if let Err(error) = checked {
+                    assert_eq!((error.value, error.most), (value, most));
+                }
+            }
+        }
+    }
+}

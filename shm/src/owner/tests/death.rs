@@ -1,0 +1,171 @@
+//! Workers that die, and who comes after them.
+
+use super::*;
+
+#[test]
+fn a_dead_workers_observations_go_to_its_successor_oldest_first_and_flagged() {
+    let (mut side, mut first) = pair();
+    let answered = side.observe(1, b"a");
+    let worked_on = side.observe(1, b"b");
+    let unread = side.observe(1, b"c");
+    let seen = observation(&mut first);
+    core::mem::forget(observation(&mut first));
+    first.answer(seen, b"finished").unwrap();
+    let dead = kill(&mut side, first);
+
+    let mut second = side.attach().unwrap();
+    assert_eq!(side.owner.live_seat().unwrap().seat, 1, "the first seat is not proved free");
+    assert_eq!(side.owner.deliver_pending(), 0, "the dead worker's finished action comes first");
+    assert_eq!(side.action(), (answered, b"finished".to_vec()));
+    side.settle();
+    let [b, c] = [observation(&mut second), observation(&mut second)];
+    assert_eq!([b.sequence(), c.sequence()], [worked_on, unread]);
+    assert!(b.redelivered() && c.redelivered());
+    assert_eq!(side.owner.oldest_unanswered().unwrap().deaths, 1);
+    assert_eq!(side.owner.stats().counter(Counter::Redelivered), 2);
+
+    second.answer(b, b"B").unwrap();
+    assert_eq!(side.action(), (worked_on, b"B".to_vec()));
+    side.send(worked_on);
+    side.send(answered);
+    assert_eq!(
+        free(&side),
+        1 + 1,
+        "a and the free one; b may still be written by the first worker's process"
+    );
+    assert_eq!(side.owner.seat_proved_dead(dead.seat, dead.generation), []);
+    assert_eq!(free(&side), 3);
+    assert_eq!(side.owner.seat_proved_dead(dead.seat, dead.generation), [], "a late word changes nothing");
+    second.answer(c, b"C").unwrap();
+    assert_eq!(side.action(), (unread, b"C".to_vec()));
+    side.send(unread);
+    assert_eq!(free(&side), 4);
+    assert_eq!(kill(&mut side, second).seat, 1);
+    drop(side.attach().unwrap());
+    assert_eq!(side.owner.live_seat().unwrap().seat, 0, "the proved seat is used again");
+}
+
+#[test]
+fn deaths_are_counted_on_the_observation_that_was_worked_on() {
+    let mut side = Side::new(&SMALL);
+    let (poison, innocent) = (side.observe(1, b"poison"), side.observe(1, b"innocent"));
+    for round in 1..=3 {
+        let mut worker = side.attach().unwrap();
+        side.owner.deliver_pending();
+        side.settle();
+        let seen = observation(&mut worker);
+        assert_eq!((seen.sequence(), seen.redelivered()), (poison, round > 1));
+        core::mem::forget(seen);
+        let dead = kill(&mut side, worker);
+        let had = side.owner.seat_proved_dead(dead.seat, dead.generation);
+        assert_eq!(
+            had.iter().map(|held| (held.sequence, held.deaths)).collect::<Vec<_>>(),
+            [(poison, round), (innocent, 0)]
+        );
+        assert_eq!(side.owner.oldest_unanswered().unwrap().deaths, round);
+    }
+    side.owner.answered(poison);
+    assert_eq!(side.owner.oldest_unanswered().unwrap().sequence, innocent);
+    assert_eq!(free(&side), 3);
+    // A worker that died before it read anything is nobody's fault.
+    let worker = side.attach().unwrap();
+    side.owner.deliver_pending();
+    let dead = kill(&mut side, worker);
+    side.owner.seat_proved_dead(dead.seat, dead.generation);
+    assert_eq!(side.owner.oldest_unanswered().unwrap().deaths, 0);
+}
+
+#[test]
+fn a_second_live_worker_is_refused_by_name_and_both_seats_can_be_taken_by_the_dying() {
+    let (mut side, first) = pair();
+    match side.attach() {
+        Err(AttachError::Refused { pid, text, .. }) => {
+            assert_eq!(pid, std::process::id());
+            assert!(text.contains(&pid.to_string()), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let one = kill(&mut side, first);
+    let second = side.attach().unwrap();
+    kill(&mut side, second);
+    let error = side.attach().unwrap_err();
+    assert!(error.to_string().contains("were detached and still run"), "{error}");
+    side.owner.seat_proved_dead(one.seat, one.generation);
+    side.attach().unwrap();
+}
+
+#[test]
+fn a_late_word_about_a_former_worker_of_a_seat_changes_nothing() {
+    let (mut side, first) = pair();
+    let dead = kill(&mut side, first);
+    side.owner.seat_proved_dead(dead.seat, dead.generation);
+    let mut second = side.attach().unwrap();
+    assert_eq!(side.owner.live_seat().unwrap().seat, dead.seat);
+    side.owner.deliver_pending();
+    side.owner.seat_connection_ended(dead.seat, dead.generation);
+    side.owner.seat_proved_dead(dead.seat, dead.generation);
+    side.owner.seat_proved_dead(9, 1);
+    let sequence = side.observe(1, b"x");
+    assert_eq!(observation(&mut second).sequence(), sequence);
+}
+
+#[test]
+fn a_real_process_that_is_killed_loses_nothing() {
+    let mut side = Side::new(&SMALL);
+    let mut first = process("owner::tests::death::child_takes_one_and_hangs", &side.path);
+    until(|| side.serve().then_some(()));
+    side.owner.deliver_pending();
+    let sequence = side.observe(1, b"precious");
+    until(|| match side.poll().unwrap() {
+        Some(Said::Record(record)) if *record == ToSidecar::Ready => Some(()),
+        _ => None,
+    });
+    rustix::process::kill_process(rustix::process::Pid::from_child(&first), Signal::KILL).unwrap();
+    until(|| {
+        side.watch();
+        side.connections.is_empty().then_some(())
+    });
+    first.wait().unwrap();
+    assert!(side.owner.live_seat().is_none());
+    let mut second = process("owner::tests::death::child_echoes_until_the_end", &side.path);
+    until(|| side.serve().then_some(()));
+    assert_eq!(side.owner.live_seat().unwrap().seat, 0, "the proof freed the seat");
+    side.owner.deliver_pending();
+    assert_eq!(side.action(), (sequence, b"precious".to_vec()));
+    side.send(sequence);
+    assert_eq!(side.owner.oldest_unanswered(), None);
+    assert_eq!(free(&side), 4);
+    side.owner.close();
+    drop((side.connections, side.directory));
+    assert!(second.wait().unwrap().success(), "an orderly end ends the worker");
+}
+
+#[test]
+#[ignore = "the other process of a_real_process_that_is_killed_loses_nothing"]
+fn child_takes_one_and_hangs() {
+    let Some(path) = std::env::var_os(CHILD_PATH) else { return };
+    let mut worker = Worker::attach(path.as_ref(), &AttachOptions::default()).unwrap();
+    let seen = observation(&mut worker);
+    worker.ready().unwrap();
+    std::thread::sleep(Duration::from_secs(60));
+    drop(seen);
+}
+
+#[test]
+#[ignore = "the other process of tests here"]
+fn child_echoes_until_the_end() {
+    let Some(path) = std::env::var_os(CHILD_PATH) else { return };
+    let mut worker = Worker::attach(path.as_ref(), &AttachOptions::default()).unwrap();
+    loop {
+        match worker.next(Some(Duration::from_secs(30))) {
+            Ok(Event::Observation(seen)) => {
+                let answer = seen.payload().to_vec();
+                worker.answer(seen, &answer).unwrap();
+            }
+            Ok(Event::Timeout) => panic!("nothing came for 30 s"),
+            Ok(_) => {}
+            Err(WorkerError::Ended) => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}

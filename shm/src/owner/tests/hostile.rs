@@ -1,0 +1,206 @@
+//! Workers that write nonsense, or whatever they can.
+
+use super::*;
+
+/// Pages of a seat as a hostile worker has them: the granted descriptors, mapped by hand.
+struct Hostile {
+    map: Arc<Map>,
+    layout: Layout,
+    seat: usize,
+    info: SeatInfo,
+}
+
+impl Hostile {
+    fn attach(side: &mut Side) -> Self {
+        let grant = side.owner.seat_join(&Candidate { pid: 0, start_time: 0, seat: None }).unwrap();
+        side.owner.deliver_pending();
+        let layout = side.owner.parts.layout;
+        let map = Map::writable(&File::from(grant.region), layout.total()).unwrap();
+        Self {
+            map: Arc::new(map),
+            layout,
+            seat: usize::from(grant.seat),
+            info: side.owner.live_seat().unwrap(),
+        }
+    }
+
+    fn area(&self) -> usize {
+        self.layout.seat_area(self.seat)
+    }
+
+    /// Writes a word of a cell and moves the tail behind it.
+    fn push(&self, words: &[u64]) {
+        let tail = self.map.word32(self.area() + worker_page::UP_TAIL);
+        let position = tail.load(Ordering::Relaxed);
+        let cell = (position % crate::layout::RING_CAPACITY) as usize;
+        for (index, word) in words.iter().enumerate() {
+            let offset = self.layout.up_cells(self.seat) + cell * crate::layout::CELL + index * 8;
+            self.map.word64(offset).store(*word, Ordering::Relaxed);
+        }
+        tail.store(position.wrapping_add(1), Ordering::Release);
+    }
+}
+
+const fn action(slot: u32, generation: u32, offset: u32, length: u32, sequence: u64) -> [u64; 8] {
+    [
+        2 | 1 << 32,
+        sequence,
+        slot as u64 | (generation as u64) << 32,
+        offset as u64 | (length as u64) << 32,
+        0,
+        0,
+        0,
+        0,
+    ]
+}
+
+#[test]
+fn each_kind_of_nonsense_poisons_its_worker_and_the_next_one_works() {
+    let bytes = SMALL.action_bytes;
+    let release = |slot: u8, generation: u8| {
+        let mut words = [0; 9];
+        words[0] = 3 | 3 << 16;
+        words[8] = u64::from_ne_bytes([3, slot, generation, 0, 0, 0, 0, 0]);
+        words
+    };
+    type Attack<'a> = &'a dyn Fn(&Hostile);
+    let cases: &[(&str, Attack<'_>)] = &[
+        ("kind", &|worker| worker.push(&[9])),
+        ("flags", &|worker| worker.push(&[2 | 0x80 << 8])),
+        ("record length", &|worker| worker.push(&[3 | 385 << 16])),
+        ("record", &|worker| worker.push(&[3 | 8 << 16, 0, 0, 0, 0, 0, 0, 0, u64::MAX])),
+        ("an observation", &|worker| worker.push(&[1])),
+        ("action slot", &|worker| worker.push(&action(SMALL.action_slots, worker.info.generation, 0, 1, 1))),
+        ("action generation", &|worker| worker.push(&action(0, worker.info.generation + 1, 0, 1, 1))),
+        ("action length", &|worker| worker.push(&action(0, worker.info.generation, 0, bytes + 1, 1))),
+        ("action offset", &|worker| worker.push(&action(0, worker.info.generation, bytes, 1, 1))),
+        ("action overflow", &|worker| worker.push(&action(0, worker.info.generation, u32::MAX, u32::MAX, 1))),
+        ("release of no slot", &|worker| worker.push(&release(200, 1))),
+        ("release of another generation", &|worker| worker.push(&release(0, 99))),
+        ("release twice", &|worker| {
+            worker.push(&release(0, 1));
+            worker.push(&release(0, 1));
+        }),
+        ("tail", &|worker| {
+            worker.map.word32(worker.area() + worker_page::UP_TAIL).store(65, Ordering::Release)
+        }),
+        ("tail back", &|worker| {
+            worker.map.word32(worker.area() + worker_page::UP_TAIL).store(u32::MAX, Ordering::Release);
+        }),
+        ("head", &|worker| {
+            worker.map.word32(worker.area() + worker_page::DOWN_HEAD).store(7000, Ordering::Release);
+        }),
+    ];
+    for (what, attack) in cases {
+        let mut side = Side::new(&SMALL);
+        let sequence = side.observe(1, b"kept");
+        let hostile = Hostile::attach(&mut side);
+        attack(&hostile);
+        side.observe(1, b"more");
+        let poisoned = until(|| match side.poll() {
+            Ok(Some(said)) => panic!("{what}: {said:?}"),
+            Ok(None) => None,
+            Err(poisoned) => Some(poisoned),
+        });
+        assert_eq!((poisoned.seat, poisoned.generation), (hostile.info.seat, hostile.info.generation));
+        assert!(!poisoned.why.is_empty());
+        assert_eq!(side.owner.stats().counter(Counter::Poisoned), 1, "{what}");
+        assert_eq!(side.owner.errors().records().len(), 1);
+        assert!(side.owner.live_seat().is_none());
+        assert!(side.poll().unwrap().is_none(), "nothing more is read from it");
+        let mut worker = side.attach().unwrap();
+        side.owner.deliver_pending();
+        let seen = observation(&mut worker);
+        assert_eq!((seen.sequence(), seen.payload()), (sequence, &b"kept"[..]), "{what}");
+        worker.answer(seen, b"fine").unwrap();
+        assert_eq!(side.action().0, sequence);
+        side.send(sequence);
+        side.owner.seat_proved_dead(hostile.info.seat, hostile.info.generation);
+        assert_eq!(free(&side), 3, "{what}");
+    }
+}
+
+#[test]
+fn nonsense_found_after_the_proof_of_death_frees_the_seat_too() {
+    let mut side = Side::new(&SMALL);
+    let hostile = Hostile::attach(&mut side);
+    hostile.push(&[9]);
+    side.owner.seat_proved_dead(hostile.info.seat, hostile.info.generation);
+    side.poll().unwrap_err();
+    side.attach().unwrap();
+    assert_eq!(side.owner.live_seat().unwrap().seat, hostile.info.seat);
+}
+
+#[test]
+fn a_worker_that_writes_random_words_all_over_its_pages_hurts_only_itself() {
+    let mut state = 0x9e37_79b9_u64;
+    let mut random = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 24
+    };
+    for round in 0..200 {
+        let mut side = Side::new(&SMALL);
+        let sequence = side.observe(1, b"kept");
+        let hostile = Hostile::attach(&mut side);
+        let reach = if round % 2 == 0 { PAGE } else { PAGE + RING_BYTES };
+        let mut poisoned = false;
+        for _ in 0..400 {
+            let offset = hostile.area() + (random() as usize % reach) / 8 * 8;
+            let small = random() % 4 == 0;
+            let value = if small { random() % 70 } else { random() };
+            hostile.map.word64(offset).store(value, Ordering::Relaxed);
+            match side.poll() {
+                Ok(_) => {}
+                Err(_) => poisoned = true,
+            }
+            let _ = side.owner.arm();
+            side.owner.disarm();
+            assert!(side.owner.free_slots() <= 3, "round {round}: an unanswered observation lost its slot");
+        }
+        if !poisoned {
+            side.owner.seat_poison("enough");
+        }
+        assert!(side.owner.live_seat().is_none());
+        let mut worker = side.attach().unwrap();
+        side.owner.deliver_pending();
+        let seen = observation(&mut worker);
+        assert_eq!((seen.sequence(), seen.payload()), (sequence, &b"kept"[..]));
+    }
+}
+
+#[test]
+fn a_worker_can_write_its_own_pages_and_the_slots_only() {
+    let (side, worker) = pair();
+    let layout = side.owner.parts.layout;
+    let (memory, length) = worker.observation_memory();
+    assert_eq!(length, layout.total() - layout.observations());
+    // The kernel's word on what is writable, by reading from /proc/self/maps.
+    let base = memory.addr() - layout.observations();
+    let writable = |address: usize| {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines()
+            .find_map(|line| {
+                let (range, rest) = line.split_once(' ')?;
+                let (start, end) = range.split_once('-')?;
+                let start = usize::from_str_radix(start, 16).ok()?;
+                let end = usize::from_str_radix(end, 16).ok()?;
+                (start..end).contains(&address).then(|| rest.starts_with("rw"))
+            })
+            .unwrap()
+    };
+    for (offset, expected) in [
+        (0, false),
+        (crate::layout::HEADER, false),
+        (crate::layout::CONTROL, false),
+        (crate::layout::STATS, false),
+        (crate::layout::down_cells(0), false),
+        (layout.seat_area(0), true),
+        (layout.action(0, 3), true),
+        (layout.seat_area(1), false),
+        (layout.action(1, 0), false),
+        (layout.slot(0), true),
+        (layout.total() - 1, true),
+    ] {
+        assert_eq!(writable(base + offset), expected, "offset {offset}");
+    }
+}

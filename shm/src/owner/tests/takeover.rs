@@ -1,0 +1,154 @@
+//! Sidecars that die, and who comes after them.
+
+use super::*;
+
+#[test]
+fn a_worker_goes_on_over_a_crash_of_the_sidecar_with_what_it_has() {
+    let (mut side, mut worker) = pair();
+    side.owner.journal().connected();
+    side.owner.journal().note_byte(clock::now());
+    let (in_hand, unread) = (side.observe(1, b"in hand"), side.observe(1, b"unread"));
+    let seen = observation(&mut worker);
+    let before = side.owner.live_seat().unwrap();
+    let mut side = side.crash_and_restart();
+    assert!(matches!(&side.found, Found::TakenOver { kept, .. } if kept.len() == 2), "{:?}", side.found);
+    let after = side.owner.live_seat().unwrap();
+    assert_eq!(
+        (after.seat, after.generation, after.connected, after.open),
+        (before.seat, before.generation, false, true)
+    );
+    assert!(side.owner.must_poll().is_some(), "the survivor can't ring the new doorbell");
+    // It needs no connection to answer and to be given more.
+    assert_eq!(seen.payload(), b"in hand");
+    worker.answer(seen, b"1").unwrap();
+    assert_eq!(side.action(), (in_hand, b"1".to_vec()));
+    side.send(in_hand);
+    let fresh = side.observe(1, b"fresh");
+    let (attached, is_attached) = std::sync::mpsc::channel();
+    let working = std::thread::spawn(move || {
+        let mut seen = Vec::new();
+        // Goes on as long as the new sidecar has not seen it.
+        while is_attached.try_recv().is_err() {
+            if let Event::Observation(next) = worker.next(Some(Duration::from_millis(20))).unwrap() {
+                seen.push((next.sequence(), next.redelivered()));
+            }
+        }
+        (worker, seen)
+    });
+    until(|| side.serve().then_some(()));
+    attached.send(()).unwrap();
+    let (mut worker, seen) = working.join().unwrap();
+    assert_eq!(seen, [(unread, false), (fresh, false)], "delivered once, by either sidecar");
+    assert!(side.owner.live_seat().unwrap().connected);
+    assert_eq!(side.owner.must_poll(), None);
+    // Both were dropped unanswered above; the new doorbell works.
+    let last = side.observe(1, b"last");
+    let seen = until(|| match worker.next(Some(Duration::from_secs(5))).unwrap() {
+        Event::Observation(next) => Some(next),
+        _ => None,
+    });
+    side.settle();
+    assert!(side.owner.arm());
+    worker.answer(seen, b"L").unwrap();
+    assert!(crate::sys::poll_in(side.owner.doorbell(), Duration::from_secs(10)).unwrap());
+    side.owner.disarm();
+    assert_eq!(side.action(), (last, b"L".to_vec()));
+}
+
+#[test]
+fn an_action_that_died_with_the_sidecar_is_computed_again_but_one_that_was_started_is_not() {
+    let (mut side, mut worker) = pair();
+    side.owner.journal().connected();
+    side.owner.journal().note_byte(clock::now());
+    let (copied, started, unread) = (side.observe(1, b"1"), side.observe(1, b"2"), side.observe(1, b"3"));
+    for _ in 0..3 {
+        let seen = observation(&mut worker);
+        let payload = seen.payload().to_vec();
+        worker.answer(seen, &payload).unwrap();
+    }
+    assert_eq!(side.action().0, copied);
+    assert_eq!(side.action().0, started);
+    side.owner.journal().action_started(started);
+    let mut side = side.crash_and_restart();
+    // The one that was still in the ring is taken from there.
+    assert_eq!(side.action(), (unread, b"3".to_vec()));
+    side.settle();
+    let again = observation(&mut worker);
+    assert_eq!((again.sequence(), again.redelivered(), again.payload()), (copied, true, &b"1"[..]));
+    worker.answer(again, b"1").unwrap();
+    assert_eq!(side.action(), (copied, b"1".to_vec()));
+    side.send(copied);
+    side.send(unread);
+    side.settle();
+    assert_eq!((free(&side), side.owner.unanswered()), (4, 0));
+    assert_eq!(side.owner.stats().counter(Counter::DroppedActions), 0);
+}
+
+#[test]
+fn an_action_given_out_but_not_finished_is_given_out_again_by_a_successor() {
+    let (mut side, mut worker) = pair();
+    side.owner.journal().note_byte(clock::now());
+    let sequence = side.observe(1, b"x");
+    let seen = observation(&mut worker);
+    worker.answer(seen, b"y").unwrap();
+    until(|| matches!(side.owner.poll_worker().unwrap(), Some(FromWorker::Action { .. })).then_some(()));
+    assert!(side.owner.poll_worker().unwrap().is_none(), "one at a time");
+    let mut side = side.crash_and_restart();
+    assert_eq!(side.action(), (sequence, b"y".to_vec()));
+    assert!(side.poll().unwrap().is_none());
+    side.send(sequence);
+    assert_eq!(free(&side), 4);
+}
+
+#[test]
+fn orphans_are_named_until_they_return_or_are_proved_dead() {
+    let (side, worker) = pair();
+    let info = side.owner.live_seat().unwrap();
+    let mut side = side.crash_and_restart();
+    let orphans = side.owner.orphans();
+    assert_eq!(orphans.len(), 1);
+    assert_eq!((orphans[0].seat, orphans[0].pid), (info.seat, std::process::id()));
+    let pidfd = orphans[0].pidfd.as_ref().unwrap();
+    assert!(!crate::sys::poll_in(pidfd, Duration::ZERO).unwrap(), "this process lives");
+    // Another worker has to wait: the survivor may still come back.
+    assert!(matches!(side.attach(), Err(AttachError::Refused { .. })));
+    side.owner.seat_proved_dead(info.seat, info.generation);
+    assert!(side.owner.orphans().is_empty());
+    side.attach().unwrap();
+    drop(worker);
+}
+
+#[test]
+fn a_seat_whose_process_is_gone_at_take_over_is_free() {
+    let mut side = Side::new(&SMALL);
+    side.owner.journal().note_byte(clock::now());
+    let sequence = side.observe(1, b"x");
+    let mut child = process("owner::tests::death::child_takes_one_and_hangs", &side.path);
+    until(|| side.serve().then_some(()));
+    side.owner.deliver_pending();
+    until(|| matches!(side.poll().unwrap(), Some(Said::Record(_))).then_some(()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut side = side.crash_and_restart();
+    assert!(side.owner.live_seat().is_none() && side.owner.orphans().is_empty());
+    let held = side.owner.oldest_unanswered().unwrap();
+    assert_eq!((held.sequence, held.deaths), (sequence, 1));
+    let mut worker = side.attach().unwrap();
+    side.owner.deliver_pending();
+    assert!(observation(&mut worker).redelivered());
+}
+
+#[test]
+fn the_region_that_is_passed_on_carries_no_lock() {
+    let (mut side, worker) = pair();
+    drop(worker);
+    let info = side.owner.live_seat().unwrap();
+    side.owner.seat_connection_ended(info.seat, info.generation);
+    let grant = side.owner.seat_join(&Candidate { pid: 0, start_time: 0, seat: None }).unwrap();
+    let path = side.path.clone();
+    let directory = Arc::clone(&side.directory);
+    drop(side);
+    // The worker's copies outlive the sidecar; a successor gets the region all the same.
+    let successor = region::create(&path, &SMALL, &crate::testing::identity(1), clock::now()).unwrap();
+    drop((grant, successor, directory));
+}
