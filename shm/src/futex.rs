@@ -9,9 +9,9 @@ mod kernel;
 mod modelled;
 
 #[cfg(not(sidecar_loom))]
-pub use kernel::{wait, wake};
+pub use kernel::{MOST_WORDS, wait, wait_any, wake};
 #[cfg(sidecar_loom)]
-pub use modelled::{wait, wake};
+pub use modelled::{MOST_WORDS, wait, wait_any, wake};
 
 /// How a wait ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

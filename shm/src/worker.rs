@@ -31,7 +31,9 @@
 //! The journal and everything else that the sidecar writes is mapped for reading only here; a worker can spoil its own
 //! seat and the slots, no more.
 
+mod answering;
 mod attachment;
+mod many;
 mod observation;
 mod uplink;
 mod wait;
@@ -52,7 +54,9 @@ use crate::attach::SeatClaim;
 use crate::clock;
 use crate::descriptor::Kind;
 use crate::spin::Spin;
+pub use answering::Answered;
 use attachment::{Attachment, Failed, Renewed};
+pub use many::{MemberError, Workers};
 pub use observation::Observation;
 pub use uplink::Reservation;
 use uplink::Uplink;
@@ -140,10 +144,14 @@ pub enum WorkerError {
         pid: u32,
     },
     /// The sidecar found nonsense in this worker's pages and reads them no more.
-    #[error("the sidecar detached this worker because of nonsense in its shared pages; something wrote over them")]
+    #[error(
+        "the sidecar detached this worker because of nonsense in its shared pages; something wrote over them"
+    )]
     Detached,
     /// An action does not fit its slot. The sidecar was told that the observation failed.
-    #[error("an action of {size} bytes is larger than the slot of {most}; raise the sidecar's --action-bytes")]
+    #[error(
+        "an action of {size} bytes is larger than the slot of {most}; raise the sidecar's --action-bytes"
+    )]
     ActionTooLarge {
         /// Its size.
         size: usize,
@@ -382,6 +390,15 @@ impl Worker {
         }
     }
 
+    /// Waits until there may be room for what [`Observation::try_answer`] and its like found none for, a tenth of a
+    /// second at most. Events that come meanwhile stay where they are.
+    ///
+    /// # Errors
+    /// As [`Worker::ready`].
+    pub fn wait_a_little_for_room(&mut self) -> Result<(), WorkerError> {
+        self.wait_for_room()
+    }
+
     /// A descriptor for poll loops, the same for the life of the worker: it becomes readable when [`Worker::next`]
     /// has something, or the sidecar ended. Call `next` with a timeout of zero until it says [`Event::Timeout`],
     /// then poll.
@@ -433,7 +450,8 @@ impl Worker {
 
     fn poll_event(&mut self) -> Result<Option<Event>, WorkerError> {
         let mut bytes = [0; record::MAX_RECORD];
-        let popped = self.attachment.pop(&mut bytes).map_err(|poison| WorkerError::Damaged(poison.to_string()))?;
+        let popped =
+            self.attachment.pop(&mut bytes).map_err(|poison| WorkerError::Damaged(poison.to_string()))?;
         let Some((descriptor, length)) = popped else { return Ok(None) };
         match descriptor.kind {
             Kind::Observation => {

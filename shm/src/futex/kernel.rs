@@ -48,7 +48,7 @@ pub fn wait_any(words: &[(&AtomicU32, Ticket)], timeout: Duration) -> io::Result
     // The call wants the end of the wait. What is beyond the clock's range has none.
     let now = rustix::time::clock_gettime(ClockId::Monotonic);
     let end = Timespec::try_from(timeout).ok().and_then(|timeout| now.checked_add(timeout));
-    match futex::waitv(waits, WaitvFlags::empty(), end.as_ref(), futex::ClockId::Monotonic) {
+    match futex::waitv(waits, WaitvFlags::empty(), end.as_ref(), ClockId::Monotonic) {
         Ok(_) => Ok(Woken::Rung),
         Err(Errno::AGAIN) => Ok(Woken::Changed),
         Err(Errno::TIMEDOUT) => Ok(Woken::TimedOut),

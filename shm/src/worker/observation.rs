@@ -122,6 +122,10 @@ impl Observation {
         self.taken
     }
 
+    pub(super) const fn uplink(&self) -> &Arc<Mutex<Uplink>> {
+        &self.uplink
+    }
+
     pub(super) const fn origin(&self) -> (u64, u32) {
         self.origin
     }

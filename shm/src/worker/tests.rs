@@ -189,3 +189,64 @@ fn a_worker_whose_place_was_taken_is_told_by_whom() {
     assert!(matches!(error, WorkerError::Detached | WorkerError::Replaced { .. }), "{error}");
     drop(other);
 }
+
+#[test]
+fn an_answer_leaves_while_the_payload_is_still_read() {
+    let (mut side, mut worker) = pair();
+    let sequence = side.observe(1, b"read on");
+    let seen = observation(&mut worker);
+    let mut reservation = seen.try_reserve(2).unwrap().unwrap();
+    reservation.as_mut_slice().copy_from_slice(b"ok");
+    assert!(matches!(seen.try_answer_and_keep(reservation, 2), Answered::Done));
+    assert_eq!(side.action(), (sequence, b"ok".to_vec()));
+    side.send(sequence);
+    side.settle();
+    assert_eq!(side.owner.free_slots(), SMALL.observation_slots - 1, "its slot is still lent");
+    assert_eq!(seen.payload(), b"read on");
+    drop(seen);
+    side.settle();
+    assert_eq!(side.owner.free_slots(), SMALL.observation_slots);
+}
+
+#[test]
+fn other_threads_answer_while_one_waits() {
+    let (mut side, mut worker) = pair();
+    for round in 0..20_u8 {
+        let sequence = side.observe(1, &[round]);
+        let seen = observation(&mut worker);
+        let waiting = std::thread::spawn(move || {
+            let next = observation(&mut worker);
+            drop(next);
+            worker
+        });
+        let mut reservation = seen.try_reserve(1).unwrap().unwrap();
+        reservation.as_mut_slice().fill(round);
+        assert!(matches!(seen.try_answer(reservation, 1), Answered::Done));
+        assert_eq!(side.action(), (sequence, vec![round]));
+        side.send(sequence);
+        let next = side.observe(1, b"next");
+        worker = waiting.join().unwrap();
+        side.settle();
+        side.owner.answered(next);
+    }
+    assert_eq!(side.owner.free_slots(), SMALL.observation_slots);
+}
+
+#[test]
+fn an_answer_that_finds_no_slot_is_told_at_once() {
+    let (mut side, mut worker) = pair();
+    side.observe(1, b"x");
+    let seen = observation(&mut worker);
+    let held: Vec<_> = (0..SMALL.action_slots).map(|_| seen.try_reserve(1).unwrap().unwrap()).collect();
+    assert!(matches!(seen.try_reserve(1), Err(WorkerError::AllReserved { slots: 4 })));
+    let most = SMALL.action_bytes as usize;
+    assert!(
+        matches!(seen.try_reserve(most + 1), Err(WorkerError::ActionTooLarge { size, .. }) if size == most + 1)
+    );
+    drop(held);
+    assert!(seen.try_reserve(most).unwrap().is_some());
+    assert!(seen.try_failed("no idea"));
+    let said = until(|| side.poll().unwrap());
+    let crate::testing::Said::Record(record) = said else { panic!("{said:?}") };
+    assert!(matches!(*record, ToSidecar::Failed { ref message, .. } if message.as_str() == "no idea"));
+}

@@ -88,6 +88,14 @@ impl Reservation {
     pub(super) fn is_of(&self, attachment: &Attachment) -> bool {
         self.origin == (attachment.region_id(), attachment.generation())
     }
+
+    pub(super) const fn origin(&self) -> (u64, u32) {
+        self.origin
+    }
+
+    pub(super) fn is_from(&self, uplink: &Arc<Mutex<Uplink>>) -> bool {
+        Arc::ptr_eq(&self.uplink, uplink)
+    }
 }
 
 impl Drop for Reservation {
@@ -112,6 +120,10 @@ pub(super) struct Action {
 impl Action {
     pub(super) const fn new(observation: Observation, reservation: Reservation, length: usize) -> Self {
         Self { observation, reservation, length }
+    }
+
+    pub(super) fn into_parts(self) -> (Observation, Reservation) {
+        (self.observation, self.reservation)
     }
 }
 
@@ -173,33 +185,38 @@ impl Uplink {
         if self.up.free() < 2 || !self.releases.is_empty() {
             return Err(action);
         }
-        debug_assert_eq!(action.observation.origin(), self.origin);
         let (slot, generation) = action.observation.lent();
         if !self.push_release(slot, generation) {
             return Err(action);
         }
         action.observation.forget();
-        let descriptor = Descriptor {
-            kind: Kind::Action,
-            epoch: action.observation.epoch().0,
-            sequence: action.observation.sequence(),
-            slot: action.reservation.slot,
-            generation: self.origin.1,
-            offset: 0,
-            // At most the action slot, which is a u32.
-            length: action.length as u32,
-            stamps: [action.observation.taken().as_nanos(), clock::now().as_nanos(), 0, 0],
-            ..RECORD
-        };
-        let position = self.tail();
-        point(Point::UpBefore);
-        let pushed = self.up.try_push(&descriptor, &[]);
-        point(Point::UpAfter);
-        debug_assert!(pushed.is_ok(), "two cells were free, and nobody else pushes");
-        action.reservation.published = true;
-        self.sent.push_back((position, action.reservation.slot));
-        self.post();
+        self.push_action(&action.observation, &mut action.reservation, action.length);
         Ok(())
+    }
+
+    /// Publishes the action alone: somebody still reads the observation's slot. `Err`: no room yet.
+    pub(super) fn publish_alone(
+        &mut self,
+        observation: &Observation,
+        mut reservation: Reservation,
+        length: usize,
+    ) -> Result<(), Reservation> {
+        self.flush();
+        if self.up.free() == 0 || !self.releases.is_empty() {
+            return Err(reservation);
+        }
+        self.push_action(observation, &mut reservation, length);
+        Ok(())
+    }
+
+    /// Seat and region that it belongs to.
+    pub(super) const fn origin(&self) -> (u64, u32) {
+        self.origin
+    }
+
+    /// Largest action in bytes.
+    pub(super) const fn action_bytes(&self) -> usize {
+        self.layout.geometry().action_bytes as usize
     }
 
     /// Gives a slot back now, or with the next operation if the ring is full.
@@ -255,6 +272,31 @@ impl Uplink {
             self.sent.pop_front();
             self.free.push(slot);
         }
+    }
+
+    /// There has to be room.
+    fn push_action(&mut self, observation: &Observation, reservation: &mut Reservation, length: usize) {
+        debug_assert_eq!(observation.origin(), self.origin);
+        let descriptor = Descriptor {
+            kind: Kind::Action,
+            epoch: observation.epoch().0,
+            sequence: observation.sequence(),
+            slot: reservation.slot,
+            generation: self.origin.1,
+            offset: 0,
+            // At most the action slot, which is a u32.
+            length: length as u32,
+            stamps: [observation.taken().as_nanos(), clock::now().as_nanos(), 0, 0],
+            ..RECORD
+        };
+        let position = self.tail();
+        point(Point::UpBefore);
+        let pushed = self.up.try_push(&descriptor, &[]);
+        point(Point::UpAfter);
+        debug_assert!(pushed.is_ok(), "a cell was free, and nobody else pushes");
+        reservation.published = true;
+        self.sent.push_back((position, reservation.slot));
+        self.post();
     }
 
     fn push_release(&mut self, slot: u32, generation: u32) -> bool {

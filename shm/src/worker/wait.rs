@@ -164,12 +164,23 @@ impl Worker {
         poll.tick(RETRY)
     }
 
+    /// What [`Worker::poll_fd`] made, if it was asked.
+    pub(super) fn poll_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.poll.as_ref().map(|poll| poll.epoll.as_fd())
+    }
+
+    /// Takes back what made the descriptor readable, except for an end of the connection.
+    pub(super) fn clear_poll(&self) {
+        let Some(poll) = &self.poll else { return };
+        doorbell::clear(self.attachment.wake());
+        doorbell::clear(poll.timer.as_fd());
+    }
+
     fn sleep(&self, ticket: crate::eventcount::Ticket, slice: Duration) -> Result<Woken, WorkerError> {
         match &self.poll {
             Some(poll) => {
                 let woken = sys::poll_in(&poll.epoll, slice)?;
-                doorbell::clear(self.attachment.wake());
-                doorbell::clear(poll.timer.as_fd());
+                self.clear_poll();
                 // The end of the connection makes the descriptor readable too, and is looked for when idle.
                 let ended = self.orphan.is_none() && self.attachment.is_disconnected();
                 Ok(if woken && !ended { Woken::Look } else { Woken::Idle })
