@@ -40,8 +40,8 @@ use crate::sync::Ordering;
 use crate::{clock, region};
 pub use delivery::NotSent;
 pub use doorbell::DoorbellHandle;
-pub use seats::{Orphan, SeatGrant, SeatInfo, SeatRefused};
 use seats::Seat;
+pub use seats::{Orphan, SeatGrant, SeatInfo, SeatRefused};
 pub use uplink::{FromWorker, SeatPoisoned};
 
 /// How often an owner looks at a worker that can't ring its doorbell yet (see [`Owner::must_poll`]).
@@ -206,11 +206,13 @@ impl Owner {
         for seat in &self.seats {
             seat.link.arm();
         }
-        if self.pending.is_some() {
-            // Nothing more is given out before finish_action, so nothing that comes is a reason to wake.
-            return true;
-        }
-        !self.seats.iter().any(|seat| seat.is_read() && seat.link.has_something())
+        !self.has_something()
+    }
+
+    /// Whether [`Owner::poll_worker`] would find something: for a spinning loop.
+    pub fn has_something(&self) -> bool {
+        // Before finish_action nothing more is given out, so nothing that comes is a reason to look.
+        self.pending.is_none() && self.seats.iter().any(|seat| seat.is_read() && seat.link.has_something())
     }
 
     /// The frame loop is awake again.
@@ -223,7 +225,8 @@ impl Owner {
     /// How soon to look again although the doorbell did not ring: a worker that survived the last sidecar can't ring
     /// this one's until it has attached again.
     pub fn must_poll(&self) -> Option<Duration> {
-        let survivor = self.seats.iter().any(|seat| seat.record.standing == Standing::Live && !seat.connected);
+        let survivor =
+            self.seats.iter().any(|seat| seat.record.standing == Standing::Live && !seat.connected);
         survivor.then_some(SURVIVOR_POLL)
     }
 

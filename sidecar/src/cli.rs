@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use sidecar_shm::spin::Mode;
+
 use crate::driver::Preference;
 use crate::log::{Format, Level};
 use crate::worker::WorkerArgs;
@@ -92,6 +94,16 @@ pub struct RunArgs {
     /// I/O driver of the frame loop
     #[arg(long, value_enum, default_value_t)]
     pub io: Preference,
+    /// How long to spin before a sleep: `auto` (as long as a wake-up costs, where cores are to spare), `off`, or a
+    /// number of microseconds
+    #[arg(long, default_value = "auto", value_parser = spin, value_name = "auto|off|MICROSECONDS")]
+    pub spin: Mode,
+    /// Never sleep in the frame loop; for a core of its own
+    #[arg(long)]
+    pub busy_poll: bool,
+    /// Pin the frame loop to this core
+    #[arg(long, value_name = "CORE")]
+    pub cpu: Option<usize>,
     /// Serve counters over HTTP in Prometheus' text format
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
@@ -263,6 +275,17 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     sidecar_gateway::duration::parse(text).map_err(|error| error.to_string())
 }
 
+fn spin(text: &str) -> Result<Mode, String> {
+    match text {
+        "auto" => Ok(Mode::Auto),
+        "off" => Ok(Mode::Off),
+        number => match number.parse() {
+            Ok(micros @ 0..=1_000_000) => Ok(Mode::Fixed(Duration::from_micros(micros))),
+            _ => Err("it is neither auto, nor off, nor a number of microseconds up to 1000000".to_owned()),
+        },
+    }
+}
+
 fn duration_or_off(text: &str) -> Result<MaybeDuration, String> {
     if text == "off" { Ok(MaybeDuration(None)) } else { duration(text).map(|time| MaybeDuration(Some(time))) }
 }
@@ -296,11 +319,20 @@ mod tests {
 
     #[test]
     fn timers_and_switches_take_units_and_off() {
-        let run = run(&["--shm", "/x", "--ping-after", "500ms", "--unfreeze", "off", "--worker-timeout", "3"]);
+        let run =
+            run(&["--shm", "/x", "--ping-after", "500ms", "--unfreeze", "off", "--worker-timeout", "3"]);
         assert_eq!(run.timers.timers().ping_after, Duration::from_millis(500));
         assert_eq!(run.failure.unfreeze, MaybeDuration(None));
         assert_eq!(run.failure.worker_timeout, MaybeDuration(Some(Duration::from_secs(3))));
         assert!(Cli::try_parse_from(["sidecar", "--shm", "/x", "--dial-timeout", "soon"]).is_err());
+    }
+
+    #[test]
+    fn spinning_is_automatic_off_or_a_number() {
+        assert_eq!(run(&["--shm", "/x"]).spin, Mode::Auto);
+        assert_eq!(run(&["--shm", "/x", "--spin", "off"]).spin, Mode::Off);
+        assert_eq!(run(&["--shm", "/x", "--spin", "50"]).spin, Mode::Fixed(Duration::from_micros(50)));
+        assert!(Cli::try_parse_from(["sidecar", "--shm", "/x", "--spin", "-1"]).is_err());
     }
 
     #[test]

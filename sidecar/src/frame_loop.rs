@@ -13,6 +13,8 @@ use sidecar_core::time::Instant;
 use sidecar_shm::attach::Candidate;
 use sidecar_shm::clock;
 use sidecar_shm::owner::{SeatGrant, SeatRefused};
+use sidecar_shm::spin::Spin;
+use sidecar_shm::stats::Counter;
 
 use crate::bridge::{Bridge, Effect};
 use crate::config::Token;
@@ -85,6 +87,7 @@ pub struct FrameLoop {
     commands: Receiver<Command>,
     requests: Requests,
     socket_options: SocketOptions,
+    waiting: Waiting,
     token: Option<Token>,
     addresses: VecDeque<SocketAddr>,
     /// Dials asked for so far.
@@ -97,6 +100,15 @@ pub struct FrameLoop {
     /// A send failed: the connection is as good as gone, and nothing more may be started on it, since whatever was
     /// started counts as sent.
     sends_fail: bool,
+}
+
+/// How the loop passes the time.
+#[derive(Debug)]
+pub struct Waiting {
+    /// How long to spin before a sleep.
+    pub spin: Spin,
+    /// Never sleep.
+    pub busy: bool,
 }
 
 /// How long an orderly end waits for the last send to be taken by the kernel.
@@ -116,6 +128,7 @@ impl FrameLoop {
         commands: Receiver<Command>,
         requests: Requests,
         socket_options: SocketOptions,
+        waiting: Waiting,
     ) -> Self {
         Self {
             bridge,
@@ -123,6 +136,7 @@ impl FrameLoop {
             commands,
             requests,
             socket_options,
+            waiting,
             token: None,
             addresses: VecDeque::new(),
             dials: 0,
@@ -284,13 +298,34 @@ impl FrameLoop {
         true
     }
 
+    /// Spins as long as that pays, then sleeps until something happens or a timer is due.
     fn wait(&mut self, completions: &mut Completions) -> Result<(), Failure> {
-        let now = clock::now();
-        let due = [self.bridge.poll_timeout(), self.hang_up].into_iter().flatten().min();
-        let timeout = [due.map(|due| due.since(now)), self.bridge.must_poll()].into_iter().flatten().min();
-        let wait = if self.bridge.arm() && self.commands.is_empty() { Wait::Block(timeout) } else { Wait::Poll };
-        let result = self.driver.turn(wait, completions);
-        self.bridge.disarm();
+        let Self { bridge, driver, commands, waiting, hang_up, .. } = self;
+        let mut broken = None;
+        // Without spinning, one call submits and waits.
+        let came = !waiting.spin.budget().is_zero()
+            && waiting.spin.wait(|| {
+                broken = driver.turn(Wait::Poll, completions).err();
+                !completions.is_empty() || bridge.has_something() || !commands.is_empty() || broken.is_some()
+            });
+        let result = match broken {
+            Some(error) => Err(error),
+            None if came => Ok(()),
+            None => {
+                let now = clock::now();
+                let due = [bridge.poll_timeout(), *hang_up].into_iter().flatten().min();
+                let timeout = [due.map(|due| due.since(now)), bridge.must_poll()].into_iter().flatten().min();
+                let idle = bridge.arm() && commands.is_empty();
+                let wait = if idle && !waiting.busy { Wait::Block(timeout) } else { Wait::Poll };
+                let result = driver.turn(wait, completions);
+                bridge.disarm();
+                if idle {
+                    bridge.owner().stats().count(Counter::Sleeps);
+                    waiting.spin.slept(clock::now().since(now));
+                }
+                result
+            }
+        };
         result.map_err(|error| {
             Failure::new(format!("the {} driver failed", self.driver.name()))
                 .because(error)

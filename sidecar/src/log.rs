@@ -35,8 +35,8 @@ pub fn start(format: Format, level: Level) {
         Level::Verbose => "debug",
     };
     let filter = EnvFilter::try_from_env("SIDECAR_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-        && std::io::stderr().is_terminal();
+    let colour =
+        std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && std::io::stderr().is_terminal();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -3,6 +3,7 @@
 use std::sync::mpsc;
 use std::thread;
 
+use rustix::thread::{CpuSet, sched_setaffinity};
 use sha1::{Digest, Sha1};
 use sidecar_core::agent::{Agent, Config, Limits, Outcome};
 use sidecar_core::tunnel::AgentId;
@@ -10,6 +11,7 @@ use sidecar_shm::attach::Listener;
 use sidecar_shm::clock;
 use sidecar_shm::layout::Geometry;
 use sidecar_shm::region::{self, Found, Identity};
+use sidecar_shm::spin::Spin;
 
 use crate::bridge::{Bridge, FailurePolicy, Rules};
 use crate::cli::{OnFailure, RunArgs};
@@ -17,7 +19,7 @@ use crate::config::{self, Lookup, Target, TokenSources};
 use crate::control::{self, Host, Signalled};
 use crate::driver::{self, Preference, SocketOptions};
 use crate::exit::Exit;
-use crate::frame_loop::FrameLoop;
+use crate::frame_loop::{FrameLoop, Waiting};
 use crate::report::Failure;
 
 /// Everything that was asked for, checked.
@@ -61,7 +63,11 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let (agent, kept) = match &opened.found {
         Found::TakenOver { resume, kept, age } => {
             let seconds = age.as_secs_f32();
-            tracing::info!(seconds, kept = kept.len(), "took over the region of a sidecar that ended {seconds:.1} s ago");
+            tracing::info!(
+                seconds,
+                kept = kept.len(),
+                "took over the region of a sidecar that ended {seconds:.1} s ago"
+            );
             (Agent::resume(config, resume.clone(), seed, now), kept.as_slice())
         }
         Found::Replaced { why } => {
@@ -112,7 +118,13 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
         .map_err(|error| Failure::new("no thread for the control side").because(error))?;
 
     let socket_options = SocketOptions { user_timeout: timers.dead_after };
-    let (outcome, bridge) = FrameLoop::new(bridge, choice.driver, command_queue, requests, socket_options).run()?;
+    if let Some(core) = args.cpu {
+        pin(core)?;
+    }
+    // The frame loop and the worker may spin at the same time.
+    let waiting = Waiting { spin: Spin::measure(args.spin, 2), busy: args.busy_poll };
+    let frame_loop = FrameLoop::new(bridge, choice.driver, command_queue, requests, socket_options, waiting);
+    let (outcome, bridge) = frame_loop.run()?;
     drop(end);
     let control_result = control_result.recv();
     if control.join().is_err() {
@@ -136,6 +148,19 @@ fn finish(outcome: Outcome, bridge: Bridge, signalled: Option<Exit>) -> Result<E
     }
 }
 
+/// Pins this thread, which becomes the frame loop; the control thread and the worker stay where they are.
+fn pin(core: usize) -> Result<(), Failure> {
+    let mut set = CpuSet::new();
+    if core < CpuSet::MAX_CPU {
+        set.set(core);
+    }
+    sched_setaffinity(None, &set).map_err(|error| {
+        Failure::new(format!("--cpu {core}: the frame loop cannot be pinned there"))
+            .because(error)
+            .hint("name a core that this process may use; `taskset -p $$` shows them")
+    })
+}
+
 fn check_gpu(gpu: &str) -> Result<(), Failure> {
     if gpu == "none" {
         return Ok(());
@@ -148,7 +173,9 @@ fn check_gpu(gpu: &str) -> Result<(), Failure> {
 fn settle(args: &RunArgs) -> Result<Settings, Failure> {
     let lookup = Lookup::new(args.env_file.clone())?;
     let job = args.job.clone().or_else(|| lookup.value("JOB_UUID")).ok_or_else(|| {
-        Failure::new("no job").because("neither --job nor JOB_UUID is set").hint("pass the job response's uuid with --job")
+        Failure::new("no job")
+            .because("neither --job nor JOB_UUID is set")
+            .hint("pass the job response's uuid with --job")
     })?;
     let job = config::parse_job(&job)?;
     let endpoint = args.endpoint.clone().or_else(|| lookup.value("TUNNEL_ENDPOINT"));
@@ -199,8 +226,9 @@ fn failure_policy(args: &RunArgs, action_bytes: u32) -> Result<FailurePolicy, Fa
         (OnFailure::Reply, path) => {
             let path = path.as_deref().expect("clap requires --failure-reply with --on-failure reply");
             let shown = path.display();
-            let bytes = std::fs::read(path)
-                .map_err(|error| Failure::new(format!("--failure-reply {shown} cannot be read")).because(error))?;
+            let bytes = std::fs::read(path).map_err(|error| {
+                Failure::new(format!("--failure-reply {shown} cannot be read")).because(error)
+            })?;
             if bytes.len() > action_bytes as usize {
                 return Err(Failure::new(format!("--failure-reply {shown} has {} bytes", bytes.len()))
                     .because(format!("an action may have {action_bytes}"))
@@ -226,20 +254,26 @@ fn outcome_failure(outcome: &Outcome) -> Failure {
                 .because("token and job do not belong together, or the job has ended")
                 .hint("compare JOB_UUID with the job that JOB_TOKEN was issued for, or submit a new job")
         }
-        Outcome::TokenRefused { status, .. } => Failure::new(format!("the gateway refused the redial with {status}"))
-            .because("the job has ended while the tunnel was down")
-            .hint("look at the job's result before submitting a new one"),
+        Outcome::TokenRefused { status, .. } => {
+            Failure::new(format!("the gateway refused the redial with {status}"))
+                .because("the job has ended while the tunnel was down")
+                .hint("look at the job's result before submitting a new one")
+        }
         Outcome::Capacity => Failure::new("the gateway closed the tunnel right after the upgrade")
             .because("as many agents as the job's parallelism allows are connected already")
             .hint("end another agent, or wait for one to end with --wait-for-slot"),
-        Outcome::DialBudget { last } => Failure::new("the gateway could not be reached within --dial-timeout")
-            .because(last)
-            .hint("check --endpoint and the network, or raise --dial-timeout"),
+        Outcome::DialBudget { last } => {
+            Failure::new("the gateway could not be reached within --dial-timeout")
+                .because(last)
+                .hint("check --endpoint and the network, or raise --dial-timeout")
+        }
         Outcome::RedialBudget { last } => Failure::new("the tunnel could not be restored in time")
             .because(last)
             .hint("the gateway's reconnect window has passed: the open session is lost, submit a new job"),
         Outcome::WorkerFailed => Failure::new("the worker could not be warmed up")
-            .because("it reported a failure, or ended again and again before it was ready; see the lines above")
+            .because(
+                "it reported a failure, or ended again and again before it was ready; see the lines above",
+            )
             .hint("run the worker's command by hand, and look at its output"),
         Outcome::Drained | Outcome::Closed | Outcome::Left => Failure::new("the run ended"),
     }

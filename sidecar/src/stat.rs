@@ -67,9 +67,9 @@ fn to_json(snapshot: &Snapshot) -> Value {
             })
         })
         .collect();
-    let owner = snapshot.owner.as_ref().map(|owner| {
-        json!({"pid": owner.pid, "alive": owner.alive, "ended": owner.ended, "agent": owner.agent})
-    });
+    let owner = snapshot.owner.as_ref().map(
+        |owner| json!({"pid": owner.pid, "alive": owner.alive, "ended": owner.ended, "agent": owner.agent}),
+    );
     json!({"owner": owner, "counters": counters, "gauges": gauges, "latency_ns": latency, "errors": errors})
 }
 
@@ -97,7 +97,8 @@ fn to_text(snapshot: &Snapshot) -> String {
     for &gauge in Gauge::ALL {
         let _ = writeln!(out, "{:<20} {:>14}", gauge.name(), snapshot.gauge(gauge));
     }
-    let _ = writeln!(out, "{:<20} {:>9} {:>9} {:>9} {:>9} {:>9}", "latency", "count", "p50", "p90", "p99", "max");
+    let _ =
+        writeln!(out, "{:<20} {:>9} {:>9} {:>9} {:>9} {:>9}", "latency", "count", "p50", "p90", "p99", "max");
     for &stage in Stage::ALL {
         let figures = snapshot.stage(stage);
         let [p50, p90, p99, max] =
@@ -132,6 +133,9 @@ mod tests {
 
     #[test]
     fn a_time_is_shown_in_the_unit_that_fits() {
-        assert_eq!([time(999), time(1_500), time(2_345_678), time(1_500_000_000)], ["999 ns", "1.5 us", "2.35 ms", "1.50 s"]);
+        assert_eq!(
+            [time(999), time(1_500), time(2_345_678), time(1_500_000_000)],
+            ["999 ns", "1.5 us", "2.35 ms", "1.50 s"]
+        );
     }
 }

@@ -45,7 +45,9 @@ impl Bridge {
                 self.owner.journal().warmup_seen();
                 self.announcer.warm_up();
             }
-            Event::Queued { reason } => tracing::info!(reason = reason.as_str(), "queued: waiting for a session"),
+            Event::Queued { reason } => {
+                tracing::info!(reason = reason.as_str(), "queued: waiting for a session")
+            }
             Event::ReadySent => {
                 tracing::info!("ready");
                 self.owner.journal().ready_sent();
@@ -154,7 +156,10 @@ impl Bridge {
         }
         kept.state = State::Waiting;
         kept.resend = true;
-        tracing::warn!(sequence, "nothing has come since the cut: the last action is sent once more (--unfreeze)");
+        tracing::warn!(
+            sequence,
+            "nothing has come since the cut: the last action is sent once more (--unfreeze)"
+        );
         self.note(Incident::Unfreeze, "an action was sent once more to unfreeze the simulator", now);
         self.owner.stats().count(Counter::Resent);
     }

@@ -10,7 +10,9 @@ use super::{Bridge, Incident, Waiting};
 impl Bridge {
     /// The policy decides about the observation `sequence`, once.
     pub(super) fn apply_failure_policy(&mut self, sequence: u64, now: Instant) {
-        let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.sequence == sequence) else { return };
+        let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.sequence == sequence) else {
+            return;
+        };
         if waiting.failed || self.outbox.find(sequence).is_some() {
             return;
         }
@@ -31,7 +33,11 @@ impl Bridge {
                 }
                 let stamps = Stamps { last_byte: waiting.last_byte, ..Stamps::default() };
                 self.outbox.keep(epoch, sequence, bytes.len(), stamps, |into| into.copy_from_slice(bytes));
-                tracing::warn!(sequence, bytes = bytes.len(), "answered with the bytes of --on-failure reply");
+                tracing::warn!(
+                    sequence,
+                    bytes = bytes.len(),
+                    "answered with the bytes of --on-failure reply"
+                );
             }
             FailurePolicy::Close => {
                 waiting.failed = true;
@@ -46,7 +52,11 @@ impl Bridge {
             && held.deaths >= DEATHS
         {
             let text = format!("{} workers died on one observation", held.deaths);
-            tracing::error!(sequence = held.sequence, deaths = held.deaths, "workers die on this observation");
+            tracing::error!(
+                sequence = held.sequence,
+                deaths = held.deaths,
+                "workers die on this observation"
+            );
             self.note(Incident::WorkersDie, &text, now);
             self.apply_failure_policy(held.sequence, now);
         }
@@ -60,7 +70,11 @@ impl Bridge {
             slot,
             "an observation is larger than a slot and was discarded; raise --slot-bytes to at least its size"
         );
-        self.note(Incident::TooLarge, &format!("observation of {size} bytes is larger than a slot ({slot})"), now);
+        self.note(
+            Incident::TooLarge,
+            &format!("observation of {size} bytes is larger than a slot ({slot})"),
+            now,
+        );
         self.owner.stats().count(Counter::TooLarge);
         let sequence = waiting.sequence;
         self.waiting.push(waiting);
@@ -82,7 +96,8 @@ impl Bridge {
         if self.worker_deadline().is_none_or(|due| due > now) {
             return;
         }
-        let Some(oldest) = self.waiting.iter_mut().find(|waiting| !waiting.failed && !waiting.timed_out) else {
+        let Some(oldest) = self.waiting.iter_mut().find(|waiting| !waiting.failed && !waiting.timed_out)
+        else {
             return;
         };
         oldest.timed_out = true;

@@ -196,7 +196,8 @@ impl Bridge {
         self.check_worker_timeout(now);
         self.tell_worker();
         self.agent.set_unanswered(self.owner.unanswered());
-        if self.draining && self.waiting.is_empty() && !self.outbox.is_busy() && self.wire == OnWire::Nothing {
+        if self.draining && self.waiting.is_empty() && !self.outbox.is_busy() && self.wire == OnWire::Nothing
+        {
             self.draining = false;
             self.agent.finish_drain(now);
             progress = true;
@@ -243,7 +244,7 @@ impl Bridge {
     /// `length` bytes were received where `next_receive` said.
     pub fn received(&mut self, now: Instant, length: usize) {
         let length = u32::try_from(length).expect("a receive is bounded by next_receive's u32");
-                self.agent.handle_received(now, length);
+        self.agent.handle_received(now, length);
         if let Some(last_byte) = self.agent.last_byte() {
             self.owner.journal().note_byte(last_byte);
         }
@@ -337,6 +338,11 @@ impl Bridge {
     /// How soon to look again although nothing rang.
     pub fn must_poll(&self) -> Option<Duration> {
         self.owner.must_poll()
+    }
+
+    /// Whether the worker has put something there: for a spinning loop.
+    pub fn has_something(&self) -> bool {
+        self.owner.has_something()
     }
 
     /// Says that the caller is about to sleep; `false` when the worker has already put something there.

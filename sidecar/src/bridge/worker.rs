@@ -76,9 +76,11 @@ impl Bridge {
     }
 
     fn take_action(&mut self, epoch: Epoch, sequence: u64, stamps: Stamps, base: *const u8, length: usize) {
-        let Some(waiting) = self.waiting.iter().find(|waiting| {
-            waiting.sequence == sequence && waiting.epoch == epoch && !waiting.failed
-        }) else {
+        let Some(waiting) = self
+            .waiting
+            .iter()
+            .find(|waiting| waiting.sequence == sequence && waiting.epoch == epoch && !waiting.failed)
+        else {
             // The failure policy has answered, or its session was closed: never sent.
             return self.owner.stats().count(Counter::DroppedActions);
         };
@@ -154,8 +156,7 @@ impl Bridge {
         let Self { announcer, owner, .. } = self;
         if announcer.catch_up(|record| owner.send(record).is_ok()) {
             let redelivered = owner.deliver_pending();
-            if redelivered > 0 {
-                }
+            if redelivered > 0 {}
         }
     }
 }

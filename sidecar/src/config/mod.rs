@@ -64,7 +64,9 @@ pub fn parse_job(text: &str) -> Result<JobId, Failure> {
             .hint("give the job response's uuid, not its numeric id: --job or JOB_UUID")
     };
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte)) {
-        return Err(bad("it is empty, or holds characters other than letters, digits, '-', '_', '.' and '~'"));
+        return Err(bad(
+            "it is empty, or holds characters other than letters, digits, '-', '_', '.' and '~'",
+        ));
     }
     JobId::new(text).map_err(|error| bad(&error.to_string()))
 }

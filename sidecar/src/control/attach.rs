@@ -15,7 +15,9 @@ use crate::frame_loop::Command;
 pub(super) async fn serve(shared: Rc<Shared>, listener: Listener) {
     let readable = match Readable::new(listener.as_fd()) {
         Ok(readable) => readable,
-        Err(error) => return tracing::error!(%error, "the attach socket cannot be watched: no worker can attach"),
+        Err(error) => {
+            return tracing::error!(%error, "the attach socket cannot be watched: no worker can attach");
+        }
     };
     loop {
         match listener.accept() {

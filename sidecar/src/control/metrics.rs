@@ -20,7 +20,9 @@ use sidecar_shm::stats::{Counter, Gauge, Snapshot, Stage, Stats};
 pub(super) async fn serve(address: SocketAddr, shm: PathBuf) {
     let listener = match tokio::net::TcpListener::bind(address).await {
         Ok(listener) => listener,
-        Err(error) => return tracing::error!(%address, %error, "--metrics: cannot listen there; going on without"),
+        Err(error) => {
+            return tracing::error!(%address, %error, "--metrics: cannot listen there; going on without");
+        }
     };
     if let Ok(address) = listener.local_addr() {
         tracing::info!(%address, "metrics are served at /metrics");
@@ -76,7 +78,10 @@ fn render(snapshot: &Snapshot) -> String {
         let stage = stage.name();
         for (quantile, value) in [("0.5", figures.p50), ("0.9", figures.p90), ("0.99", figures.p99)] {
             let seconds = value.as_secs_f64();
-            let _ = writeln!(out, "sidecar_latency_seconds{{stage=\"{stage}\",quantile=\"{quantile}\"}} {seconds}");
+            let _ = writeln!(
+                out,
+                "sidecar_latency_seconds{{stage=\"{stage}\",quantile=\"{quantile}\"}} {seconds}"
+            );
         }
         let sum = figures.mean.as_secs_f64() * figures.count as f64;
         let _ = writeln!(out, "sidecar_latency_seconds_sum{{stage=\"{stage}\"}} {sum}");

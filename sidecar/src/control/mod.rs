@@ -182,7 +182,10 @@ struct Dialler {
 }
 
 impl Dialler {
-    async fn prepare(&mut self, reread_token: bool) -> Result<(Vec<std::net::SocketAddr>, Token), DialFailure> {
+    async fn prepare(
+        &mut self,
+        reread_token: bool,
+    ) -> Result<(Vec<std::net::SocketAddr>, Token), DialFailure> {
         if reread_token {
             match self.tokens.read() {
                 Ok(token) => self.token = token,

@@ -86,7 +86,8 @@ impl Play<'_> {
     fn run(&self, args: &DemoArgs) -> Result<Row, Failure> {
         let token = crate::config::fresh_agent_id();
         let job = crate::config::fresh_agent_id();
-        let mut gateway = GatewayProcess::start(self.program, args, self.payload, job.as_str(), token.as_str())?;
+        let mut gateway =
+            GatewayProcess::start(self.program, args, self.payload, job.as_str(), token.as_str())?;
         let io = format!("{:?}", args.io).to_lowercase();
         let mut command = Command::new(self.program);
         command
@@ -121,7 +122,8 @@ impl Play<'_> {
             }
         };
         progress.clear();
-        let status = sidecar.0.wait().map_err(|error| Failure::new("the demo's sidecar is lost").because(error))?;
+        let status =
+            sidecar.0.wait().map_err(|error| Failure::new("the demo's sidecar is lost").because(error))?;
         Ok(Row { title: self.title, payload: self.payload, report, snapshot, exit: status.code() })
     }
 }
@@ -139,7 +141,8 @@ impl Progress {
     fn show(&self, title: &str, gateway: &GatewayProcess) {
         if self.terminal {
             let (case, step) = gateway.position();
-            let _ = write!(std::io::stderr(), "\r\x1b[K{title}: case {case} of {}, step {step}", gateway.cases);
+            let _ =
+                write!(std::io::stderr(), "\r\x1b[K{title}: case {case} of {}, step {step}", gateway.cases);
         }
     }
 

@@ -52,8 +52,9 @@ pub fn choose(preference: Preference, doorbell: Doorbell<'_>) -> Result<Choice, 
 }
 
 fn epoll(doorbell: Doorbell<'_>, why: String) -> Result<Choice, Failure> {
-    let driver = Epoll::new(doorbell)
-        .map_err(|error| Failure::new("no epoll instance").because(error).hint("raise the open files limit"))?;
+    let driver = Epoll::new(doorbell).map_err(|error| {
+        Failure::new("no epoll instance").because(error).hint("raise the open files limit")
+    })?;
     Ok(Choice { driver: Box::new(driver), why })
 }
 

@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
-    AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, connect, recv, shutdown, socket_with, sockopt,
+    AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, connect, recv, shutdown, socket_with,
+    sockopt,
 };
 
 use super::SocketOptions;

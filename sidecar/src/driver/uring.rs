@@ -83,15 +83,19 @@ impl Uring {
     /// io_uring is missing, forbidden, or older than Linux 5.15 (a wait with a timeout, multishot poll).
     pub fn new(doorbell: Doorbell<'_>) -> io::Result<Self> {
         // Cooperative task running (5.19) spares the interrupt that would run completions of a thread that is
-        // about to enter the kernel anyway; kernels without it refuse the flag.
-        let ring = IoUring::builder().setup_coop_taskrun().build(ENTRIES);
+        // about to enter the kernel anyway, and the flag tells a spinning loop when entering pays; kernels without
+        // them refuse.
+        let ring = IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(ENTRIES);
         let ring = match ring {
             Ok(ring) => ring,
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => IoUring::new(ENTRIES)?,
             Err(error) => return Err(error),
         };
         if !ring.params().is_feature_ext_arg() {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel's io_uring has no timed wait"));
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the kernel's io_uring has no timed wait",
+            ));
         }
         let fd = Fd(doorbell.as_raw_fd());
         Ok(Self { ring, doorbell: fd, doorbell_armed: false, rung: false, connection: None })
@@ -187,7 +191,11 @@ impl Uring {
         match result {
             Ok(_) => Ok(()),
             // The wait's own timeout, a signal, and a full completion queue are all reasons to look.
-            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::TIME | Errno::INTR | Errno::BUSY)) => Ok(()),
+            Err(error)
+                if matches!(Errno::from_io_error(&error), Some(Errno::TIME | Errno::INTR | Errno::BUSY)) =>
+            {
+                Ok(())
+            }
             Err(error) => Err(error),
         }
     }
