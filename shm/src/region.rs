@@ -37,8 +37,8 @@ use crate::slots::{KeptSlot, Ledger, SessionKept};
 use crate::sync::Ordering;
 use crate::sys;
 use build::Built;
-use found::{Dead, Existing};
 pub(crate) use found::Header;
+use found::{Dead, Existing};
 
 /// A session is given up this long after the last byte seen: 45 s until the gateway notices a silent loss, and the
 /// 30 s that it then keeps the session (tunnel contract A.6).
@@ -263,7 +263,8 @@ fn fresh(
     let journal = Journal::write(Arc::clone(&built.map), main);
     let ledger = Ledger::new(geometry.observation_slots);
     let Some(parts) = built.publish_new(path)? else { return Ok(None) };
-    let owner = Owner::new(parts, journal, ledger, [None; SEATS]).map_err(CreateError::io("making a doorbell for", path))?;
+    let owner = Owner::new(parts, journal, ledger, [None; SEATS])
+        .map_err(CreateError::io("making a doorbell for", path))?;
     Ok(Some(Opened { owner, found: Found::Fresh, agent: identity.agent.clone(), note: None }))
 }
 
@@ -286,9 +287,8 @@ fn take_over(
     }
     let map = Arc::clone(&parts.map);
     let mut journal = Journal::write(Arc::clone(&map), main);
-    let tails = core::array::from_fn(|seat| {
-        map.word32(block(seat) + seat_block::DOWN_TAIL).load(Ordering::Relaxed)
-    });
+    let tails =
+        core::array::from_fn(|seat| map.word32(block(seat) + seat_block::DOWN_TAIL).load(Ordering::Relaxed));
     let ledger = Ledger::resume(geometry.observation_slots, past, kept, tails, &mut journal);
     if kept == SessionKept::No {
         journal.forget_frames();
@@ -297,7 +297,8 @@ fn take_over(
     let seats = past.seats.map(Some);
     let agent = journal.main().agent.clone();
     let held = ledger.kept();
-    let owner = Owner::new(parts, journal, ledger, seats).map_err(CreateError::io("making a doorbell for", path))?;
+    let owner =
+        Owner::new(parts, journal, ledger, seats).map_err(CreateError::io("making a doorbell for", path))?;
     Ok(match session {
         Ok((resume, age)) => {
             Opened { owner, found: Found::TakenOver { resume, kept: held, age }, agent, note: None }
@@ -340,7 +341,8 @@ fn replace(
     };
     let kept = ledger.kept();
     let Some(parts) = built.publish_over(path, &dead)? else { return Ok(None) };
-    let owner = Owner::new(parts, journal, ledger, [None; SEATS]).map_err(CreateError::io("making a doorbell for", path))?;
+    let owner = Owner::new(parts, journal, ledger, [None; SEATS])
+        .map_err(CreateError::io("making a doorbell for", path))?;
     let opened = match session {
         Ok((resume, age)) => {
             let note = Some(format!("the region was made anew: {why}"));

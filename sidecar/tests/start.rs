@@ -26,7 +26,8 @@ fn fails(command: &mut Command, says: &[&str]) -> String {
 
 #[test]
 fn bad_arguments_exit_1_and_help_exits_0() {
-    for arguments in [&["--no-such-flag"][..], &["--io", "carrier-pigeon", "--shm", "/x"], &["--gpu", "none"]] {
+    for arguments in [&["--no-such-flag"][..], &["--io", "carrier-pigeon", "--shm", "/x"], &["--gpu", "none"]]
+    {
         let (code, said) = Running::start(sidecar().args(arguments)).finish();
         assert_eq!(code, 1, "{said}");
         assert!(said.contains("error:"), "{said}");
@@ -114,7 +115,10 @@ fn a_handshake_cut_short_at_any_byte_is_tried_again_until_the_timeout() {
     });
     let region = Region::new();
     let mut command = main_job(&region, &endpoint);
-    fails(command.args(["--dial-timeout", "1500ms", "--backoff-base", "10ms", "--backoff-max", "20ms"]), &["could not be reached"]);
+    fails(
+        command.args(["--dial-timeout", "1500ms", "--backoff-base", "10ms", "--backoff-max", "20ms"]),
+        &["could not be reached"],
+    );
 }
 
 #[test]
@@ -238,7 +242,9 @@ fn a_full_tmpfs_is_reported_with_what_is_needed_and_nothing_stays() {
     }
     let _unmount = Unmount(directory.path());
     let mut command = sidecar();
-    command.args(["--gpu", "none", "--job", JOB, "--endpoint", NOBODY, "--shm"]).arg(directory.path().join("obs0"));
+    command
+        .args(["--gpu", "none", "--job", JOB, "--endpoint", NOBODY, "--shm"])
+        .arg(directory.path().join("obs0"));
     fails(command.env("JOB_TOKEN", TOKEN), &["space", "--slot-bytes", "--shm-size"]);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }

@@ -21,7 +21,6 @@ impl DoorbellHandle {
     pub fn ring(&self) {
         ring(self.fd.as_fd());
     }
-
 }
 
 impl AsFd for DoorbellHandle {

@@ -17,7 +17,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The binary under test, with a clean environment as far as its settings go.
 pub(crate) fn sidecar() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sidecar"));
-    for variable in ["JOB_TOKEN", "CHALLENGE_TOKEN", "JOB_UUID", "TUNNEL_ENDPOINT", "SIDECAR_SHM", "SIDECAR_LOG"] {
+    for variable in
+        ["JOB_TOKEN", "CHALLENGE_TOKEN", "JOB_UUID", "TUNNEL_ENDPOINT", "SIDECAR_SHM", "SIDECAR_LOG"]
+    {
         command.env_remove(variable);
     }
     command.env("HOME", "/nonexistent").env("NO_COLOR", "1").stdin(Stdio::null());
@@ -148,13 +150,16 @@ pub(crate) struct Gateway {
 impl Gateway {
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = sidecar();
-        command.args(["gateway", "--listen", "127.0.0.1:0", "--job", JOB]).args(arguments).env("JOB_TOKEN", TOKEN);
+        command
+            .args(["gateway", "--listen", "127.0.0.1:0", "--job", JOB])
+            .args(arguments)
+            .env("JOB_TOKEN", TOKEN);
         let mut process = Running::start(&mut command);
         let mut output = BufReader::new(process.take_stdout());
         let mut first = String::new();
         output.read_line(&mut first).unwrap();
-        let first: serde_json::Value =
-            serde_json::from_str(&first).unwrap_or_else(|_| panic!("no address: {first:?} {}", process.stderr()));
+        let first: serde_json::Value = serde_json::from_str(&first)
+            .unwrap_or_else(|_| panic!("no address: {first:?} {}", process.stderr()));
         let endpoint = format!("ws://{}/api/challenge/tunnel", first["listening"].as_str().unwrap());
         let lines = Arc::new(Mutex::new(Vec::new()));
         let collected = Arc::clone(&lines);
