@@ -18,7 +18,7 @@ impl Agent {
     pub(super) fn parse(&mut self, now: Instant, memory: &mut impl Memory) -> bool {
         let mut progress = false;
         loop {
-            if self.events.has_flow() {
+            if self.events.has_flow() || self.events.is_full_of_notices() {
                 return true;
             }
             if !self.parses() {

@@ -38,9 +38,6 @@ mod sending;
 mod sessions;
 mod timer;
 
-#[cfg(test)]
-mod tests;
-
 use core::fmt;
 
 pub use config::{Config, Endpoint, Limits, MAX_HOST, MAX_PATH, Resume, Timers};

@@ -1,5 +1,6 @@
 //! Events that wait for the caller, in fixed room. What has to be acted on is never lost: the agent parses no further
-//! and fires no timer while such an event waits in numbers. Notices are only read by people; the oldest go first.
+//! and fires no timer while such an event waits in numbers. Parsing waits for room for a notice as well, since some are
+//! counted; where one comes about otherwise, the oldest gives way.
 
 use heapless::Deque;
 
@@ -43,6 +44,11 @@ impl Events {
     /// Something waits that the caller has to act on.
     pub(super) fn has_flow(&self) -> bool {
         !self.flow.is_empty()
+    }
+
+    /// The next notice would push one out.
+    pub(super) fn is_full_of_notices(&self) -> bool {
+        self.notices.is_full()
     }
 
     /// The caller has to drain before anything may fire.
