@@ -2,8 +2,8 @@
 //! holds always: reads stay inside their place, a slot is named only while one is on offer, every frame of ours is
 //! masked and well-formed, and events have an end.
 
+use core::time::Duration;
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng as _, SeedableRng as _};
@@ -50,14 +50,14 @@ pub(crate) fn config() -> Config {
 pub(crate) enum Cut {
     Whole,
     One,
-    Random(ChaCha8Rng),
+    Random(Box<ChaCha8Rng>),
     /// One read that ends here, counted from the start of the connection's frames; then whole.
     At(usize),
 }
 
 impl Cut {
     pub(crate) fn random(seed: u64) -> Self {
-        Self::Random(ChaCha8Rng::seed_from_u64(seed))
+        Self::Random(Box::new(ChaCha8Rng::seed_from_u64(seed)))
     }
 
     fn next(&mut self, available: usize) -> usize {
@@ -88,7 +88,7 @@ pub(crate) struct Sent {
 impl Sent {
     pub(crate) fn text(&self) -> &str {
         assert_eq!(self.opcode, Opcode::Text);
-        std::str::from_utf8(&self.payload).unwrap()
+        core::str::from_utf8(&self.payload).unwrap()
     }
 
     pub(crate) fn close_code(&self) -> u16 {
