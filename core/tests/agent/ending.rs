@@ -38,6 +38,16 @@ fn drain_waits_for_the_answer_then_closes() {
 }
 
 #[test]
+fn an_observation_behind_our_close_is_read_past() {
+    let mut rig = Rig::in_session();
+    rig.play(&text(DRAIN));
+    rig.agent.finish_drain(rig.now);
+    rig.play(&[data("s", b"late"), data("s", &[1; 300_000]), close(1000, "")].concat());
+    assert!(rig.seen.is_empty());
+    assert_ended(&rig, HangUp::Orderly, Outcome::Drained);
+}
+
+#[test]
 fn a_drain_that_waits_too_long_closes_anyway() {
     let mut rig = Rig::in_session();
     rig.play(&data("s", b"question"));

@@ -168,6 +168,25 @@ fn with_all_slots_taken_reading_stops_behind_the_next_header() {
 }
 
 #[test]
+fn the_silence_of_a_time_without_reading_counts_for_nothing() {
+    let mut rig = Rig::in_session();
+    rig.pump();
+    rig.free = 0;
+    rig.release = false;
+    // All of the second one is here, so that nothing has to be received once there is a slot.
+    rig.play(&[data("s", b"one"), data("s", b"two")].concat());
+    assert!(rig.wire.is_empty());
+    rig.pass(secs(600));
+    rig.free = 1;
+    rig.pump();
+    assert_eq!(rig.seen[1].payload, b"two");
+    rig.pass(millis(39_999));
+    assert!(rig.agent.is_open());
+    rig.pass(millis(1));
+    assert!(!rig.agent.is_open());
+}
+
+#[test]
 fn a_connection_lost_while_blocked_is_redialled_however_long_it_was() {
     let mut rig = Rig::in_session();
     rig.pump();
