@@ -23,8 +23,8 @@ impl Events {
         match event {
             Event::Notice(notice) => self.note(notice),
             event => {
-                let pushed = self.flow.push_back(event);
-                debug_assert!(pushed.is_ok(), "flow events are bounded by the agent's states");
+                // There is room, unless a caller calls commands without end and never drains; then it gets no more.
+                let _ = self.flow.push_back(event);
             }
         }
     }

@@ -242,7 +242,7 @@ fn half_a_message_of_a_lost_connection_is_forgotten() {
 #[test]
 fn the_agent_is_a_few_kilobytes() {
     assert!(
-        size_of::<sidecar_core::agent::Agent>() < 16 << 10,
+        size_of::<sidecar_core::agent::Agent>() < 14 << 10,
         "{}",
         size_of::<sidecar_core::agent::Agent>()
     );
