@@ -1,12 +1,20 @@
 //! `sidecar gateway`: the rehearsal gateway, a crate of its own that shares nothing with the sidecar's protocol core.
 
+use sidecar_gateway::GatewayError;
+
 use crate::exit::Exit;
 use crate::report::Failure;
 
-/// Plays the gateway until its cases are done.
+/// Plays the gateway until its job is over; a success only if every case was solved.
 ///
 /// # Errors
-/// It cannot listen, has no token, or the job ended without all its cases having been played.
+/// It cannot listen, or has no token.
 pub fn run(args: sidecar_gateway::Args) -> Result<Exit, Failure> {
-    todo!()
+    let report = sidecar_gateway::run(args).map_err(|error| failure(&error))?;
+    tracing::info!(solved = report.solved, cases = report.cases, steps = report.steps, "the job is over");
+    Ok(if report.solved == report.cases { Exit::Done } else { Exit::Failed })
+}
+
+fn failure(error: &GatewayError) -> Failure {
+    Failure::new("the rehearsal gateway cannot start").because(error)
 }

@@ -1,1 +1,139 @@
-//! A rehearsal gateway.
+//! The rehearsal gateway: the whole server side of the tunnel contract, with faults on request.
+//!
+//! It shares nothing with the sidecar's protocol core: hyper does the upgrade, fastwebsockets the framing, so that
+//! the codec never tests itself. What it plays is behind a trait ([`simulator::Simulator`]).
+//!
+//! ```text
+//! server   HTTP: who is let in (401, 500, 101-then-close)      job      agents, cases, report; shared
+//! tunnel   one agent's state machine, sessions, the window     link     one connection: reading task and outlet
+//! inspect  breaches of RFC 6455 that fastwebsockets lets pass  outlet   writing, in unfriendly ways on request
+//! ```
+//!
+//! Standard output carries one JSON object a line: first `{"listening":"127.0.0.1:PORT","endpoint":"ws://..."}`, then
+//! [`report::GatewayEvent`]s, at the end the [`report::Report`].
+
+pub mod args;
+pub mod cartpole;
+pub mod duration;
+pub mod faults;
+mod inspect;
+mod job;
+mod link;
+mod message;
+pub mod options;
+mod outlet;
+pub mod picture;
+mod random;
+pub mod report;
+mod server;
+pub mod simulator;
+mod tunnel;
+mod wire;
+
+use core::time::Duration;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+pub use args::Args;
+use job::Job;
+use options::Options;
+use report::{GatewayEvent, Report};
+use simulator::Factory;
+
+/// Why there is no gateway.
+#[derive(Debug, Error)]
+pub enum GatewayError {
+    /// Nothing to compare an agent's token with.
+    #[error("no token: set JOB_TOKEN, or pass --token-file FILE")]
+    NoToken,
+    /// The token file cannot be read.
+    #[error("reading the token file {}: {source}", path.display())]
+    TokenFile {
+        /// Its path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The address cannot be listened on.
+    #[error("listening on {address}: {source}; choose another --listen")]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No runtime.
+    #[error("the runtime cannot start: {0}")]
+    Runtime(io::Error),
+}
+
+/// How often it is looked whether the job is over, besides when something happens.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Serves one job on `listener` until it is over: all cases ended, or the reconnect window of an agent passed.
+pub async fn serve(
+    listener: TcpListener,
+    options: Options,
+    simulators: Factory,
+    events: mpsc::UnboundedSender<GatewayEvent>,
+) -> Report {
+    let job = Arc::new(Job::new(options, simulators, events));
+    let mut looks = tokio::time::interval(LOOK);
+    while !job.is_finished() {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    tokio::spawn(server::serve(stream, Arc::clone(&job)));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection was not accepted");
+                    tokio::time::sleep(LOOK).await;
+                }
+            },
+            _ = looks.tick() => {}
+        }
+    }
+    job.report()
+}
+
+/// Plays the gateway of the command line, telling on standard output; the report is also returned.
+///
+/// # Errors
+/// It cannot start.
+pub fn run(args: Args) -> Result<Report, GatewayError> {
+    let address = args.listen;
+    let (options, simulators) = args.options()?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(GatewayError::Runtime)?;
+    runtime.block_on(async {
+        let listener =
+            TcpListener::bind(address).await.map_err(|source| GatewayError::Listen { address, source })?;
+        let address = listener.local_addr().map_err(|source| GatewayError::Listen { address, source })?;
+        let endpoint = format!("ws://{address}/api/challenge/tunnel");
+        tell(&serde_json::json!({"listening": address.to_string(), "endpoint": endpoint}));
+        let (events, mut told) = mpsc::unbounded_channel();
+        let teller = tokio::spawn(async move {
+            while let Some(event) = told.recv().await {
+                tell(&event);
+            }
+        });
+        let report = serve(listener, options, simulators, events).await;
+        // Connections that are being let go may hold their end of the channel a little longer than the job.
+        let _ = tokio::time::timeout(Duration::from_secs(1), teller).await;
+        tell(&report);
+        Ok(report)
+    })
+}
+
+fn tell(line: &impl serde::Serialize) {
+    let mut text = serde_json::to_string(line).expect("plain values are always JSON");
+    text.push('\n');
+    let mut out = io::stdout().lock();
+    // A closed pipe is a reader that has seen enough; the job goes on.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}

@@ -34,6 +34,11 @@ impl Announcer {
         self.warmup = true;
     }
 
+    /// The worker in the seat was warmed up in a predecessor's time.
+    pub(super) fn is_warm(&mut self) {
+        self.told.warmup = true;
+    }
+
     /// A session is open. `resumed`: the worker may know it already; it is told all the same.
     pub(super) fn open(&mut self, id: SessionId, epoch: Epoch, resumed: bool) {
         if self.told.session == Some(epoch) {
@@ -131,6 +136,17 @@ mod tests {
         announcer.drain();
         assert_eq!(said(&mut announcer, 9), ["close 1", "open 99 false", "drain"]);
         assert!(said(&mut announcer, 9).is_empty());
+    }
+
+    #[test]
+    fn a_survivor_is_not_warmed_up_again_but_its_successor_is() {
+        let mut announcer = Announcer::default();
+        announcer.warm_up();
+        announcer.is_warm();
+        announcer.open(id(), Epoch(1), true);
+        assert_eq!(said(&mut announcer, 9), ["open 1 true"]);
+        announcer.start_over();
+        assert_eq!(said(&mut announcer, 9), ["warmup", "open 1 true"]);
     }
 
     #[test]

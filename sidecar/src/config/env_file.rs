@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 /// The file's name in the home directory.
-pub const FILE_NAME: &str = ".simubotix-challenge.env";
+const FILE_NAME: &str = ".simubotix-challenge.env";
 
 /// Values of one env file. Its `Debug` shows names alone: the values may be tokens.
 #[derive(Clone, Default, PartialEq, Eq)]
