@@ -482,6 +482,10 @@ impl Worker {
         if self.orphan.is_none() && !self.attachment.has_new_owner() {
             return Ok(None);
         }
+        if self.orphan.is_some() && self.options.after_end == AfterEnd::Leave && self.attachment.has_ended() {
+            // The end of its connection was seen just before it said so.
+            return Err(WorkerError::Ended);
+        }
         let now = clock::now();
         if self.orphan.is_none() {
             // A sidecar took over before the end of the last one was seen.

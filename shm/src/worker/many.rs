@@ -62,14 +62,22 @@ impl Workers {
     /// # Panics
     /// If there is no path.
     pub fn attach<P: AsRef<Path>>(paths: &[P], options: &AttachOptions) -> Result<Self, AttachError> {
-        assert!(!paths.is_empty(), "no path");
-        let members = paths
+        paths
             .iter()
-            .map(|path| {
-                Ok(Member { worker: Worker::attach(path.as_ref(), options)?, pending: None, over: false })
-            })
-            .collect::<Result<_, AttachError>>()?;
-        Ok(Self { members, spin: Spin::new(), by_descriptor: false, poll: None })
+            .map(|path| Worker::attach(path.as_ref(), options))
+            .collect::<Result<_, _>>()
+            .map(Self::new)
+    }
+
+    /// Of workers that are attached already, numbered as given.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn new(workers: Vec<Worker>) -> Self {
+        assert!(!workers.is_empty(), "no worker");
+        let member = |worker| Member { worker, pending: None, over: false };
+        let members = workers.into_iter().map(member).collect();
+        Self { members, spin: Spin::new(), by_descriptor: false, poll: None }
     }
 
     /// The next thing to do and whose it is. `None`: nothing came within the timeout, or a signal interrupted the

@@ -118,6 +118,16 @@ fn an_orderly_end_ends_the_worker_or_lets_it_wait() {
 }
 
 #[test]
+fn an_orderly_end_is_heard_also_after_the_end_of_the_connection() {
+    let (mut side, mut worker) = pair();
+    side.connections.clear();
+    assert!(matches!(worker.next(Some(Duration::from_secs(5))).unwrap(), Event::SidecarGone));
+    side.owner.close();
+    let error = until(|| worker.next(Some(Duration::from_secs(5))).err());
+    assert!(matches!(error, WorkerError::Ended), "{error}");
+}
+
+#[test]
 fn what_belongs_to_a_region_that_is_gone_goes_nowhere() {
     let (mut side, mut worker) = pair();
     worker.options.after_end = AfterEnd::Stay;
