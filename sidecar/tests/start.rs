@@ -168,19 +168,19 @@ fn whatever_else_lies_at_the_regions_path_is_left_alone() {
     let region = Region::new();
     let path = region.path();
     fs::write(&path, "somebody's notes").unwrap();
-    fails(&mut main_job(&region, NOBODY), &["region", "hint:"]);
+    fails(&mut main_job(&region, NOBODY), &["no region", "--shm"]);
     assert_eq!(fs::read_to_string(&path).unwrap(), "somebody's notes");
     fs::remove_file(&path).unwrap();
 
     let target = region.path().with_file_name("target");
     fs::write(&target, "x").unwrap();
     symlink(&target, &path).unwrap();
-    fails(&mut main_job(&region, NOBODY), &["region", "hint:"]);
+    fails(&mut main_job(&region, NOBODY), &["no region", "--shm"]);
     assert_eq!(fs::read_to_string(&target).unwrap(), "x");
     fs::remove_file(&path).unwrap();
 
     fs::create_dir(&path).unwrap();
-    fails(&mut main_job(&region, NOBODY), &["region", "hint:"]);
+    fails(&mut main_job(&region, NOBODY), &["no region", "--shm"]);
 }
 
 /// Starts a sidecar, kills it, and leaves its region.
@@ -210,7 +210,7 @@ fn a_region_of_a_newer_layout_is_refused_with_both_versions() {
     let region = Region::new();
     orphaned_region(&region);
     let mut bytes = fs::read(region.path()).unwrap();
-    let offset = sidecar_shm::layout::VERSION_OFFSET;
+    let offset = sidecar_shm::layout::header::VERSION;
     let version = u32::from_le_bytes(bytes[offset..offset + 4].try_into().unwrap());
     bytes[offset..offset + 4].copy_from_slice(&(version + 1).to_le_bytes());
     fs::write(region.path(), bytes).unwrap();
@@ -245,7 +245,7 @@ fn a_full_tmpfs_is_reported_with_what_is_needed_and_nothing_stays() {
     command
         .args(["--gpu", "none", "--job", JOB, "--endpoint", NOBODY, "--shm"])
         .arg(directory.path().join("obs0"));
-    fails(command.env("JOB_TOKEN", TOKEN), &["space", "--slot-bytes", "--shm-size"]);
+    fails(command.env("JOB_TOKEN", TOKEN), &["are free", "--slot-bytes", "--shm-size"]);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
