@@ -26,28 +26,42 @@
 //! would make it read outside of the region. Who has the file's rights can do anything: it is no barrier between users.
 //!
 //! It refuses to know WebSocket, sessions' meaning, or a GPU.
+//!
+//! Under `cfg(sidecar_loom)` only what a model can look at is compiled: nothing that maps memory.
 
+#[cfg(not(sidecar_loom))]
 pub mod attach;
+#[cfg(not(sidecar_loom))]
 mod cells;
 pub mod clock;
+#[cfg(not(sidecar_loom))]
 mod crash;
 pub mod descriptor;
+#[cfg(not(sidecar_loom))]
 pub mod errors;
 pub mod eventcount;
 pub mod futex;
+#[cfg(not(sidecar_loom))]
 pub mod journal;
 pub mod layout;
+#[cfg(not(sidecar_loom))]
 mod map;
+#[cfg(not(sidecar_loom))]
 pub mod owner;
+#[cfg(not(sidecar_loom))]
 pub mod region;
 pub mod ring;
-#[cfg(feature = "simulation")]
+#[cfg(all(feature = "simulation", not(sidecar_loom)))]
 pub mod simulation;
+#[cfg(not(sidecar_loom))]
 pub mod slots;
 pub mod spin;
+#[cfg(not(sidecar_loom))]
 pub mod stats;
 pub mod sync;
+#[cfg(not(sidecar_loom))]
 mod sys;
-#[cfg(test)]
+#[cfg(all(test, not(sidecar_loom)))]
 mod testing;
+#[cfg(not(sidecar_loom))]
 pub mod worker;
