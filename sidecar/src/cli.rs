@@ -1,8 +1,8 @@
 //! The command line: what can be said, in one place. Meaning is given to it in `run`, `demo`, `stat` and so on.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};

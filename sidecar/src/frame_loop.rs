@@ -3,9 +3,9 @@
 //! Everything slow (name resolution, child processes, attach handshakes) happens on the control thread and comes
 //! in through a channel whose other end rings the doorbell.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 
 use crossbeam_channel::Receiver;
 use sidecar_core::agent::{DialFailure, End, Outcome, Shutdown};
@@ -240,7 +240,7 @@ impl FrameLoop {
                     tracing::warn!(agent = agent.as_str(), "going on under a fresh agent id");
                     self.bridge.replace_agent(now, agent);
                 }
-                Effect::Finished(outcome) => self.outcome = Some(outcome),
+                Effect::Finished(outcome) => self.outcome = Some(*outcome),
             }
         }
     }

@@ -102,7 +102,7 @@ impl Bridge {
             Event::Notice(notice) => self.notice(&notice, now),
             Event::Finished(outcome) => {
                 self.owner.stats().set(Gauge::Connected, 0);
-                self.effects.push_back(Effect::Finished(outcome));
+                self.effects.push_back(Effect::Finished(Box::new(outcome)));
             }
         }
     }

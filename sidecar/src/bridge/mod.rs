@@ -66,7 +66,7 @@ pub enum Effect {
     /// Put a fresh agent id into `replace_agent`: the tunnel is wedged, and the user allowed it.
     FreshAgent,
     /// It is over.
-    Finished(Outcome),
+    Finished(Box<Outcome>),
 }
 
 /// Where the next bytes go.

@@ -4,7 +4,7 @@
 
 use core::convert::Infallible;
 use core::fmt::Write;
-use std::net::SocketAddr;
+use core::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;

@@ -3,6 +3,7 @@
 //! One current-thread runtime, hosted by tokio-uring where io_uring may be used, by tokio alone elsewhere. It talks
 //! to the frame loop through a channel and the doorbell, and is told what to do through another channel.
 
+use core::net::SocketAddr;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -42,7 +43,7 @@ pub struct Setup {
     /// Where workers attach.
     pub listener: Listener,
     /// `--metrics`: where counters are served.
-    pub metrics: Option<std::net::SocketAddr>,
+    pub metrics: Option<SocketAddr>,
 }
 
 /// The way to the frame loop: a command, then the doorbell.
@@ -182,10 +183,7 @@ struct Dialler {
 }
 
 impl Dialler {
-    async fn prepare(
-        &mut self,
-        reread_token: bool,
-    ) -> Result<(Vec<std::net::SocketAddr>, Token), DialFailure> {
+    async fn prepare(&mut self, reread_token: bool) -> Result<(Vec<SocketAddr>, Token), DialFailure> {
         if reread_token {
             match self.tokens.read() {
                 Ok(token) => self.token = token,

@@ -1,8 +1,9 @@
 //! One suite over both drivers, against plain TCP peers of the standard library.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 

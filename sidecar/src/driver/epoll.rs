@@ -4,8 +4,8 @@
 //! `EAGAIN` ends that knowledge (epoll(7), question 9), unless the peer's FIN has been announced.
 
 use core::mem::MaybeUninit;
+use core::net::SocketAddr;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use mio::unix::SourceFd;

@@ -6,9 +6,9 @@
 //!
 //! A driver knows no WebSocket, no slot and no time of day.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 mod epoll;

@@ -1,8 +1,8 @@
 //! The TCP socket under both drivers.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

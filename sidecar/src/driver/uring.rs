@@ -4,8 +4,8 @@
 //! kernel write into a slot that was given away. An operation of ours ends with its completion and not before;
 //! `close` waits for it.
 
+use core::net::SocketAddr;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use io_uring::types::{Fd, SubmitArgs, Timespec};

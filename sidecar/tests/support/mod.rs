@@ -1,11 +1,11 @@
 //! Processes under test: started, watched, never left behind.
 
+use core::time::Duration;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 /// The token of all tests; none of them may ever see it in an output.
 pub(crate) const TOKEN: &str = "sesame-4f1b7c";
