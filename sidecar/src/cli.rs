@@ -104,6 +104,9 @@ pub struct RunArgs {
     /// Pin the frame loop to this core
     #[arg(long, value_name = "CORE")]
     pub cpu: Option<usize>,
+    /// File with an observation that the worker gets before `ready`, so that a forward pass really runs
+    #[arg(long, value_name = "FILE")]
+    pub warmup_payload: Option<PathBuf>,
     /// Serve counters over HTTP in Prometheus' text format
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,

@@ -1,5 +1,6 @@
 //! The main job: `sidecar --shm PATH ...`, from settings to exit code.
 
+use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 
@@ -195,6 +196,11 @@ fn settle(args: &RunArgs) -> Result<Settings, Failure> {
     let rules = Rules {
         on_failure: failure_policy(args, geometry.action_bytes)?,
         worker_timeout: args.failure.worker_timeout.0,
+        warmup_payload: args
+            .warmup_payload
+            .as_deref()
+            .map(|path| read_payload("--warmup-payload", path, geometry.observation_bytes, "--slot-bytes"))
+            .transpose()?,
     };
     let config = Config {
         endpoint: target.endpoint.clone(),
@@ -225,18 +231,25 @@ fn failure_policy(args: &RunArgs, action_bytes: u32) -> Result<FailurePolicy, Fa
         (OnFailure::Close, _) => Ok(FailurePolicy::Close),
         (OnFailure::Reply, path) => {
             let path = path.as_deref().expect("clap requires --failure-reply with --on-failure reply");
-            let shown = path.display();
-            let bytes = std::fs::read(path).map_err(|error| {
-                Failure::new(format!("--failure-reply {shown} cannot be read")).because(error)
-            })?;
-            if bytes.len() > action_bytes as usize {
-                return Err(Failure::new(format!("--failure-reply {shown} has {} bytes", bytes.len()))
-                    .because(format!("an action may have {action_bytes}"))
-                    .hint("raise --action-bytes"));
-            }
-            Ok(FailurePolicy::Reply(bytes))
+            read_payload("--failure-reply", path, action_bytes, "--action-bytes").map(FailurePolicy::Reply)
         }
     }
+}
+
+/// Reads a file whose bytes have to fit a slot of `most` bytes.
+fn read_payload(flag: &str, path: &Path, most: u32, limit_flag: &str) -> Result<Vec<u8>, Failure> {
+    let shown = path.display();
+    let bytes = std::fs::read(path).map_err(|error| {
+        Failure::new(format!("{flag} {shown} cannot be read"))
+            .because(error)
+            .hint("name a file that can be read")
+    })?;
+    if bytes.len() > most as usize {
+        return Err(Failure::new(format!("{flag} {shown} has {} bytes", bytes.len()))
+            .because(format!("at most {most} fit a slot"))
+            .hint(format!("raise {limit_flag}")));
+    }
+    Ok(bytes)
 }
 
 /// What makes a predecessor's journal ours: the same job at the same endpoint.

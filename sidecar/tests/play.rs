@@ -63,6 +63,29 @@ fn the_empty_warm_up_frame_is_answered() {
 }
 
 #[test]
+fn a_warm_up_payload_is_answered_before_ready_and_goes_no_further() {
+    let directory = tempfile::tempdir().unwrap();
+    let payload = directory.path().join("observation");
+    std::fs::write(&payload, [0; 16]).unwrap();
+    for (report, said) in solved(&["--cases", "1"], &["--warmup-payload", payload.to_str().unwrap()]) {
+        let (answered, ready) = (said.find("payload was answered"), said.find("INFO ready"));
+        assert!(answered.is_some() && answered < ready, "{said}");
+        assert_eq!(report["duplicate_answers"], 0, "{report}");
+        assert_eq!(report["dropped_frames"], 0, "{report}");
+    }
+    // A policy that cannot make anything of it fails the warm-up, and the run.
+    std::fs::write(&payload, [0; 3]).unwrap();
+    let region = Region::new();
+    let gateway = Gateway::start(&["--cases", "1"]);
+    let mut command = main_job(&region, &gateway.endpoint);
+    command.arg("--warmup-payload").arg(&payload);
+    with_worker(&mut command, "cartpole");
+    let (code, said) = Running::start(&mut command).finish();
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("failed on --warmup-payload"), "{said}");
+}
+
+#[test]
 fn fragments_empty_finals_single_bytes_and_pings_between_change_nothing() {
     solved(&["--cases", "1", "--payload", "100000", "--fragment", "4096", "--empty-final"], &[]);
     solved(&["--cases", "1", "--payload", "20000", "--fragment", "700", "--ping-between-fragments"], &[]);

@@ -198,6 +198,7 @@ fn exchange(stage: &mut Stage, epoch: Epoch) -> Proof {
     stage.agent.handle_action_sent(stage.now, epoch, 1);
     stage.agent.set_unanswered(0);
     ensure!(stage.agent.carried() == 0);
+    ensure!(stage.agent.take_sequence() < stage.agent.take_sequence());
     stage.agent.offer_slot();
     ensure!(stage.agent.take_back_slot());
     Ok(())

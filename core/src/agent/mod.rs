@@ -212,6 +212,11 @@ impl Agent {
         self.inbound.take_back_slot()
     }
 
+    /// A number for an observation of the caller's own making (a warm-up), so that it is nobody else's.
+    pub fn take_sequence(&mut self) -> u64 {
+        self.sessions.next_sequence()
+    }
+
     /// How many observations wait for an answer: bounds how much of a following message is received along.
     pub fn set_unanswered(&mut self, count: u32) {
         self.unanswered = count;

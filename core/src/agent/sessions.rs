@@ -102,6 +102,11 @@ impl Sessions {
         if let Some(watch) = self.watch.as_mut().filter(|_| epoch != Epoch(0)) {
             watch.data_came = true;
         }
+        self.next_sequence()
+    }
+
+    /// A number that no observation has.
+    pub(super) fn next_sequence(&mut self) -> u64 {
         let sequence = self.next_sequence;
         self.next_sequence = sequence.saturating_add(1);
         sequence

@@ -49,6 +49,8 @@ impl Bridge {
                 tracing::info!("warm-up asked for");
                 self.owner.journal().warmup_seen();
                 self.announcer.warm_up();
+                self.tell_worker();
+                self.start_warmup(now);
             }
             Event::Queued { reason } => {
                 tracing::info!(reason = reason.as_str(), "queued: waiting for a session")

@@ -33,6 +33,7 @@ mod failure;
 mod memory;
 mod outbox;
 mod policy;
+mod warmup;
 mod worker;
 
 pub use policy::{FailurePolicy, Rules};
@@ -40,6 +41,7 @@ pub use policy::{FailurePolicy, Rules};
 use announce::Announcer;
 use memory::{Places, Scratch};
 use outbox::{Outbox, State};
+use warmup::Warmup;
 
 /// Something that the bridge cannot do itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,6 +142,7 @@ pub struct Bridge {
     outbox: Outbox,
     waiting: Vec<Waiting>,
     announcer: Announcer,
+    warmup: Warmup,
     wire: OnWire,
     control: Box<[u8; CONTROL_BYTES]>,
     draining: bool,
@@ -170,6 +173,7 @@ impl Bridge {
             outbox: Outbox::new(slots + 1, geometry.action_bytes as usize),
             waiting,
             announcer: Announcer::default(),
+            warmup: Warmup::default(),
             wire: OnWire::Nothing,
             control: Box::new([0; CONTROL_BYTES]),
             draining: false,

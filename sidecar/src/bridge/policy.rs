@@ -25,4 +25,6 @@ pub struct Rules {
     pub on_failure: FailurePolicy,
     /// How long a worker may take for one answer before the failure policy decides; `None`: for ever.
     pub worker_timeout: Option<Duration>,
+    /// A first observation for the warm-up; no longer than a slot.
+    pub warmup_payload: Option<Vec<u8>>,
 }

@@ -40,7 +40,11 @@ impl Bridge {
             }
             Ok(Some(FromWorker::Action { epoch, sequence, base, length, taken, published, .. })) => {
                 let stamps = Stamps { last_byte: Instant::default(), taken, published };
-                self.take_action(epoch, sequence, stamps, base, length as usize);
+                if self.is_warmup(sequence) {
+                    self.finish_warmup(now);
+                } else {
+                    self.take_action(epoch, sequence, stamps, base, length as usize);
+                }
                 self.owner.finish_action();
                 true
             }
@@ -55,12 +59,14 @@ impl Bridge {
 
     fn handle_record(&mut self, record: ToSidecar, now: Instant) {
         match record {
-            ToSidecar::Ready => {
-                self.agent.worker_ready(now);
-                self.effects.push_back(Effect::WorkerReady);
-            }
+            ToSidecar::Ready => self.worker_ready(now),
             ToSidecar::WarmupFailed { message } => {
                 tracing::error!(message = message.as_str(), "the worker's warm-up failed");
+                self.note(Incident::WorkerFailed, &format!("warm-up failed: {message}"), now);
+                self.agent.worker_failed(now);
+            }
+            ToSidecar::Failed { sequence, message } if self.is_warmup(sequence) => {
+                tracing::error!(message = message.as_str(), "the worker failed on --warmup-payload");
                 self.note(Incident::WorkerFailed, &format!("warm-up failed: {message}"), now);
                 self.agent.worker_failed(now);
             }

@@ -1,0 +1,69 @@
+//! `--warmup-payload`: a first observation of our own making, so that a forward pass really runs before `ready`.
+//!
+//! Without it the first real observation pays for lazy initialisation and compilation, ten seconds and more. The
+//! worker sees an observation of the warm-up's epoch; what it answers is thrown away.
+
+use core::ptr;
+
+use sidecar_core::agent::HEADROOM;
+use sidecar_core::time::Instant;
+use sidecar_core::tunnel::Epoch;
+use sidecar_shm::slots::Observed;
+
+use super::{Bridge, Effect};
+
+/// Where the warm-up stands.
+#[derive(Debug, Default)]
+pub(super) struct Warmup {
+    /// The observation that waits for the worker.
+    sequence: Option<u64>,
+    /// The worker has said that it is ready.
+    ready: bool,
+}
+
+impl Bridge {
+    /// The gateway asked for the warm-up: the payload goes to the worker, once.
+    pub(super) fn start_warmup(&mut self, now: Instant) {
+        let Some(payload) = &self.rules.warmup_payload else { return };
+        if self.warmup.sequence.is_some() || self.agent.is_warm() {
+            return;
+        }
+        let Some(slot) = self.owner.claim_slot() else {
+            return tracing::warn!("no slot is free for --warmup-payload; the worker warms up without it");
+        };
+        let length = u32::try_from(payload.len()).expect("checked against the slot at the start");
+        let target = self.owner.slot_base(slot).wrapping_add(HEADROOM as usize);
+        // SAFETY: a claimed slot is ours to write, `HEADROOM` and as many bytes as an observation may have long, and
+        // the payload was checked to be no longer; it is private memory.
+        unsafe { ptr::copy_nonoverlapping(payload.as_ptr(), target, payload.len()) };
+        let sequence = self.agent.take_sequence();
+        self.warmup.sequence = Some(sequence);
+        let epoch = Epoch::default();
+        self.owner.publish(slot, &Observed { epoch, sequence, length, first_byte: now, last_byte: now });
+    }
+
+    /// The worker says that it is warm; the gateway hears of it once the payload has been answered too.
+    pub(super) fn worker_ready(&mut self, now: Instant) {
+        self.warmup.ready = true;
+        if self.warmup.sequence.is_none() {
+            self.agent.worker_ready(now);
+            self.effects.push_back(Effect::WorkerReady);
+        }
+    }
+
+    /// Whether `sequence` is the warm-up's observation; its answer goes no further.
+    pub(super) fn is_warmup(&self, sequence: u64) -> bool {
+        self.warmup.sequence == Some(sequence)
+    }
+
+    /// The worker answered the payload.
+    pub(super) fn finish_warmup(&mut self, now: Instant) {
+        if let Some(sequence) = self.warmup.sequence.take() {
+            self.owner.answered(sequence);
+            tracing::info!("the warm-up payload was answered");
+            if self.warmup.ready {
+                self.worker_ready(now);
+            }
+        }
+    }
+}
