@@ -1,0 +1,455 @@
+//! An observation as a Python object: the owner of its slot, which counts the views of it.
+//!
+//! ```text
+//!            answer, no views              answer, views alive             last view gone
+//!  lent ───────────────────────▶ given back     lent ───────▶ lent, answered ───────▶ given back
+//!  lent ── release, or the object is gone ──▶ given back (unanswered: a successor gets it again)
+//! ```
+
+use core::ffi::c_int;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pyo3::exceptions::{PyBufferError, PyRuntimeError};
+use pyo3::ffi;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyMemoryView};
+use sidecar_shm::worker::{self, Answered};
+
+use crate::dlpack::{self, Export, Hold};
+use crate::errors::{self, Home, no_pickle};
+use crate::payload::{Access, Payload, fill_view};
+use crate::reservation::Reservation;
+use crate::workers::Shared;
+
+/// See the module's text.
+#[pyclass(frozen, weakref, module = "sidecar")]
+pub(crate) struct Observation {
+    state: Mutex<State>,
+    shared: Arc<Shared>,
+    member: usize,
+    session: Py<PyAny>,
+    home: Home,
+    about: About,
+}
+
+/// What stays known when the slot is given back.
+struct About {
+    sequence: u64,
+    slot: u32,
+    nbytes: usize,
+    redelivered: bool,
+    /// First byte, last byte, published, taken; CLOCK_BOOTTIME in nanoseconds.
+    stamps: [u64; 4],
+}
+
+struct State {
+    /// `None`: given back.
+    lent: Option<worker::Observation>,
+    /// Buffers and DLPack tensors, together.
+    views: usize,
+    answer: Answer,
+    /// As it was when the slot was given back.
+    cancelled: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Due,
+    Given,
+    Failed,
+}
+
+impl Observation {
+    pub(crate) fn new(
+        lent: worker::Observation,
+        shared: Arc<Shared>,
+        member: usize,
+        session: Py<PyAny>,
+    ) -> Self {
+        let about = About {
+            sequence: lent.sequence(),
+            slot: lent.slot(),
+            nbytes: lent.payload().len(),
+            redelivered: lent.redelivered(),
+            stamps: [lent.first_byte(), lent.last_byte(), lent.published(), lent.taken()]
+                .map(|at| at.as_nanos()),
+        };
+        let state = State { lent: Some(lent), views: 0, answer: Answer::Due, cancelled: false };
+        Self { state: Mutex::new(state), shared, member, session, home: Home::here(), about }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// # Errors
+    /// A forked child, a closed worker, an answer that was given already.
+    fn due(&self) -> PyResult<MutexGuard<'_, State>> {
+        self.home.check("Observation")?;
+        if self.shared.is_closed() {
+            return Err(errors::closed());
+        }
+        let state = self.lock();
+        match state.answer {
+            Answer::Due if state.lent.is_some() => Ok(state),
+            Answer::Due => Err(PyRuntimeError::new_err("the observation was released; answer before that")),
+            Answer::Given => Err(PyRuntimeError::new_err("the observation was answered already")),
+            Answer::Failed => Err(PyRuntimeError::new_err("the observation was reported as failed already")),
+        }
+    }
+
+    /// An action slot; waits for one without the interpreter.
+    fn take_slot(&self, py: Python<'_>, length: usize) -> PyResult<worker::Reservation> {
+        loop {
+            let reserved = self.due()?.lent.as_ref().map(|lent| lent.try_reserve(length));
+            match reserved {
+                Some(Ok(Some(slot))) => return Ok(slot),
+                Some(Err(error)) => return Err(errors::worker(py, &error)),
+                Some(Ok(None)) | None => self.shared.wait_for_room(py, self.member)?,
+            }
+        }
+    }
+
+    /// Sends all of a slot. On an error it comes back, where it still can.
+    fn send(
+        &self,
+        py: Python<'_>,
+        mut slot: worker::Reservation,
+    ) -> Result<(), (PyErr, worker::Reservation)> {
+        let length = slot.len();
+        loop {
+            let mut state = match self.due() {
+                Ok(state) => state,
+                Err(error) => return Err((error, slot)),
+            };
+            // `due` says that it is lent.
+            let Some(lent) = state.lent.take() else { return Err((errors::closed(), slot)) };
+            if state.views > 0 {
+                let answered = lent.try_answer_and_keep(slot, length);
+                state.lent = Some(lent);
+                match answered {
+                    Answered::Done => {
+                        state.answer = Answer::Given;
+                        return Ok(());
+                    }
+                    Answered::NoRoom(unsent) => slot = unsent,
+                }
+            } else {
+                let cancelled = lent.cancelled();
+                match lent.try_answer(slot, length) {
+                    Answered::Done => {
+                        state.answer = Answer::Given;
+                        state.cancelled = cancelled;
+                        return Ok(());
+                    }
+                    Answered::NoRoom((lent, unsent)) => {
+                        state.lent = Some(lent);
+                        slot = unsent;
+                    }
+                }
+            }
+            drop(state);
+            if let Err(error) = self.shared.wait_for_room(py, self.member) {
+                return Err((error, slot));
+            }
+        }
+    }
+
+    /// One view more; where the bytes are.
+    fn begin_view(&self, state: &mut State) -> PyResult<*mut u8> {
+        let lent = match &state.lent {
+            Some(lent) if state.answer == Answer::Due => lent,
+            _ => {
+                return Err(PyBufferError::new_err(
+                    "the observation's slot was given back; look at it before that",
+                ));
+            }
+        };
+        state.views += 1;
+        Ok(lent.payload().as_ptr().cast_mut())
+    }
+
+    fn end_view(&self) {
+        let mut state = self.lock();
+        state.views -= 1;
+        if state.views == 0 && state.answer != Answer::Due {
+            state.give_back(self.home);
+        }
+    }
+}
+
+impl State {
+    fn give_back(&mut self, home: Home) {
+        let Some(lent) = self.lent.take() else { return };
+        if home.is_here() {
+            self.cancelled = lent.cancelled();
+        } else {
+            core::mem::forget(lent);
+        }
+    }
+}
+
+#[pymethods]
+impl Observation {
+    /// Sends the action for this observation, and gives its slot back once no view of it is left.
+    fn answer(&self, action: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = action.py();
+        drop(self.due()?);
+        if let Ok(reserved) = action.cast::<Reservation>() {
+            let reserved = reserved.get();
+            return self.send(py, reserved.take(self.about.sequence)?).map_err(|(error, slot)| {
+                reserved.put_back(slot);
+                error
+            });
+        }
+        let payload = Payload::of(action)?;
+        let mut slot = self.take_slot(py, payload.len())?;
+        payload.copy(slot.as_mut_slice())?;
+        drop(payload);
+        self.send(py, slot).map_err(|(error, _unused)| error)
+    }
+
+    /// An action slot to be written in place, for `answer`.
+    fn reserve(&self, py: Python<'_>, nbytes: usize) -> PyResult<Reservation> {
+        Ok(Reservation::new(self.take_slot(py, nbytes)?, self.about.sequence))
+    }
+
+    /// Says that no action comes; the sidecar's `--on-failure` decides.
+    fn failed(&self, py: Python<'_>, message: &str) -> PyResult<()> {
+        loop {
+            let mut state = self.due()?;
+            if state.lent.as_ref().is_none_or(|lent| lent.try_failed(message)) {
+                state.answer = Answer::Failed;
+                if state.views == 0 {
+                    state.give_back(self.home);
+                }
+                return Ok(());
+            }
+            drop(state);
+            self.shared.wait_for_room(py, self.member)?;
+        }
+    }
+
+    /// Gives the slot back. Unanswered, the observation is left to a successor of this worker.
+    fn release(&self) -> PyResult<()> {
+        self.home.check("Observation")?;
+        let mut state = self.lock();
+        if state.views > 0 {
+            let views = state.views;
+            return Err(PyBufferError::new_err(format!(
+                "{views} views of the observation are alive; delete them"
+            )));
+        }
+        state.give_back(self.home);
+        Ok(())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        // With views alive and an answer given, the slot follows its last view.
+        if self.lock().answer == Answer::Due { self.release() } else { Ok(()) }
+    }
+
+    /// The payload: a read-only memoryview of the slot.
+    #[getter]
+    fn payload<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyMemoryView>> {
+        PyMemoryView::from(slf.as_any())
+    }
+
+    /// Bytes of the payload.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.about.nbytes
+    }
+
+    /// The payload is empty: the no-op is due.
+    #[getter]
+    fn is_empty(&self) -> bool {
+        self.about.nbytes == 0
+    }
+
+    /// Its session is over: an action would be dropped.
+    #[getter]
+    fn cancelled(&self) -> bool {
+        let state = self.lock();
+        state.lent.as_ref().map_or(state.cancelled, worker::Observation::cancelled)
+    }
+
+    /// An action was given, or a failure reported.
+    #[getter]
+    fn answered(&self) -> bool {
+        self.lock().answer != Answer::Due
+    }
+
+    /// The session it belongs to.
+    #[getter]
+    fn session<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        self.session.bind(py).clone()
+    }
+
+    /// Counts the observations of its sidecar.
+    #[getter]
+    fn sequence(&self) -> u64 {
+        self.about.sequence
+    }
+
+    /// The slot it lies in.
+    #[getter]
+    fn slot(&self) -> u32 {
+        self.about.slot
+    }
+
+    /// A worker before this one had it and did not answer.
+    #[getter]
+    fn redelivered(&self) -> bool {
+        self.about.redelivered
+    }
+
+    /// Which of the worker's sidecars it came from, counted from 0.
+    #[getter]
+    fn source(&self) -> usize {
+        self.member
+    }
+
+    /// When its first byte came (CLOCK_BOOTTIME).
+    #[getter]
+    fn first_byte_ns(&self) -> u64 {
+        self.about.stamps[0]
+    }
+
+    /// When its last byte came.
+    #[getter]
+    fn last_byte_ns(&self) -> u64 {
+        self.about.stamps[1]
+    }
+
+    /// When the sidecar handed it over.
+    #[getter]
+    fn published_ns(&self) -> u64 {
+        self.about.stamps[2]
+    }
+
+    /// When this worker took it.
+    #[getter]
+    fn taken_ns(&self) -> u64 {
+        self.about.stamps[3]
+    }
+
+    /// How many views of the slot are alive.
+    #[getter]
+    fn views(&self) -> usize {
+        self.lock().views
+    }
+
+    /// # Safety
+    /// Called by the interpreter.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let this = slf.get();
+        this.home.check("Observation")?;
+        let mut state = this.lock();
+        let bytes = this.begin_view(&mut state)?;
+        // SAFETY: the view is the interpreter's. The slot stays lent while views are counted, and the view holds the
+        // object.
+        let filled =
+            unsafe { fill_view(view, slf.as_any(), bytes, this.about.nbytes, Access::ReadOnly, flags) };
+        if filled.is_err() {
+            state.views -= 1;
+        }
+        filled
+    }
+
+    /// # Safety
+    /// Called by the interpreter.
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.end_view();
+    }
+
+    /// The payload as a tensor of bytes.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        slf: &Bound<'py, Self>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        let this = slf.get();
+        this.home.check("Observation")?;
+        if stream.is_some() {
+            return Err(PyBufferError::new_err(
+                "the payload lies in host memory, where there are no streams",
+            ));
+        }
+        if let Some((kind, id)) = dl_device
+            && kind != dlpack::CPU
+        {
+            return Err(PyBufferError::new_err(format!(
+                "the payload lies in host memory, not on device ({kind}, {id})"
+            )));
+        }
+        let mut state = this.lock();
+        let bytes = this.begin_view(&mut state)?;
+        let length = this.about.nbytes;
+        let export = if copy == Some(true) {
+            state.views -= 1;
+            let lent = state.lent.as_ref().map_or(&[][..], worker::Observation::payload);
+            let mut copied = Box::new(lent.to_vec());
+            Export { bytes: copied.as_mut_ptr(), length, copied: true, hold: copied }
+        } else {
+            Export { bytes, length, copied: false, hold: Box::new(View(slf.clone().unbind())) }
+        };
+        drop(state);
+        dlpack::export(slf.py(), export, max_version)
+    }
+
+    /// Where the payload lies: on the CPU.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        (dlpack::CPU, 0)
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(no_pickle("Observation"))
+    }
+
+    fn __repr__(&self) -> String {
+        let state = self.lock();
+        let what = match (state.answer, &state.lent) {
+            (Answer::Due, Some(_)) => "",
+            (Answer::Due, None) => ", released",
+            (Answer::Given, _) => ", answered",
+            (Answer::Failed, _) => ", failed",
+        };
+        let About { sequence, nbytes, .. } = self.about;
+        format!("<sidecar.Observation {sequence} of {nbytes} bytes, {} views{what}>", state.views)
+    }
+
+    /// A session may hold its observations.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.session)
+    }
+}
+
+impl Drop for Observation {
+    fn drop(&mut self) {
+        self.state.get_mut().unwrap_or_else(PoisonError::into_inner).give_back(self.home);
+    }
+}
+
+/// A DLPack view of an observation.
+struct View(Py<Observation>);
+
+impl Hold for View {
+    fn release(self: Box<Self>, py: Python<'_>) {
+        self.0.bind(py).get().end_view();
+        self.0.drop_ref(py);
+    }
+}

@@ -1,0 +1,330 @@
+//! The hold on one or several regions: attaching, waiting, what came.
+
+use core::time::Duration;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use sidecar_shm::clock;
+use sidecar_shm::sync::{AtomicBool, Ordering};
+use sidecar_shm::worker::{AfterEnd, AttachError, AttachOptions, Event, MemberError, Worker};
+
+use crate::errors::{self, Home, no_pickle};
+use crate::observation::Observation;
+
+/// The longest wait before signals are looked at. One that arrives meanwhile ends the wait by itself; only one that
+/// arrived just before it has to wait for this.
+const SLICE: Duration = Duration::from_millis(100);
+/// Between two looks for room, when another thread is waiting for events.
+const ROOM_LOOK: Duration = Duration::from_micros(200);
+
+/// What the workers and their observations share.
+pub(crate) struct Shared {
+    /// Never waited for with the interpreter in hand. `None`: closed.
+    workers: Mutex<Option<sidecar_shm::worker::Workers>>,
+    closed: AtomicBool,
+    /// A thread is in `next`.
+    waiting: AtomicBool,
+    home: Home,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if !self.home.is_here() {
+            // It may hold observations, which would be given back in the parent's name.
+            core::mem::forget(self.workers.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        }
+    }
+}
+
+/// Lets the next thread wait.
+struct Waiting<'a>(&'a AtomicBool);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Shared {
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Waits a little until the sidecar has taken some actions.
+    ///
+    /// # Errors
+    /// The worker can't go on, or a signal handler raised something.
+    pub(crate) fn wait_for_room(&self, py: Python<'_>, member: usize) -> PyResult<()> {
+        let waited = py.detach(|| match self.workers.try_lock() {
+            Ok(mut workers) => {
+                workers.as_mut().map(|workers| workers.member(member).wait_a_little_for_room())
+            }
+            Err(TryLockError::Poisoned(_)) => None,
+            Err(TryLockError::WouldBlock) => {
+                std::thread::sleep(ROOM_LOOK);
+                Some(Ok(()))
+            }
+        });
+        py.check_signals()?;
+        waited.ok_or_else(errors::closed)?.map_err(|error| errors::worker(py, &error))
+    }
+
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce(&mut sidecar_shm::worker::Workers) -> T + Send,
+    ) -> PyResult<T> {
+        let acted =
+            py.detach(|| self.workers.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(act));
+        acted.ok_or_else(errors::closed)
+    }
+}
+
+/// See the module's text. `sidecar.Worker` is what users see of it.
+#[pyclass(frozen, weakref, module = "sidecar._native")]
+pub(crate) struct Workers {
+    shared: Arc<Shared>,
+    count: usize,
+    /// The open session of each sidecar, as Python made it: observations carry it.
+    sessions: Mutex<Vec<Py<PyAny>>>,
+    home: Home,
+}
+
+impl Workers {
+    fn sessions(&self) -> std::sync::MutexGuard<'_, Vec<Py<PyAny>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self) -> PyResult<()> {
+        self.home.check("Worker")?;
+        if self.shared.is_closed() { Err(errors::closed()) } else { Ok(()) }
+    }
+
+    fn known(&self, member: usize) -> PyResult<usize> {
+        if member < self.count {
+            return Ok(member);
+        }
+        Err(PyValueError::new_err(format!("there is no sidecar {member}, there are {}", self.count)))
+    }
+
+    fn error(&self, py: Python<'_>, failed: &MemberError) -> PyErr {
+        let error = errors::worker(py, &failed.error);
+        let named = error.value(py).setattr("source", failed.member);
+        named.err().unwrap_or(error)
+    }
+}
+
+/// Like [`Worker::attach`], but signals are looked at meanwhile.
+fn attach(py: Python<'_>, path: &Path, options: &AttachOptions) -> PyResult<Worker> {
+    let started = clock::now();
+    loop {
+        let left = options.timeout.saturating_sub(clock::now().since(started));
+        let slice = left.min(SLICE);
+        let tried = clock::now();
+        let error = match py.detach(|| Worker::attach(path, &AttachOptions { timeout: slice, ..*options })) {
+            Ok(worker) => return Ok(worker),
+            Err(error) => error,
+        };
+        py.check_signals()?;
+        // What waiting would not help is said before the time is over, see `Worker::attach`.
+        let is_final = clock::now().since(tried) < slice;
+        let waited = clock::now().since(started);
+        if is_final || waited >= options.timeout {
+            return Err(errors::attach(
+                py,
+                &match error {
+                    AttachError::NoSidecar { path, source, .. } => {
+                        AttachError::NoSidecar { path, waited, source }
+                    }
+                    other => other,
+                },
+            ));
+        }
+    }
+}
+
+/// A length of time as Python has it.
+fn seconds(value: f64, name: &str) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(value)
+        .map_err(|_| PyValueError::new_err(format!("{name} is {value}, not a number of seconds")))
+}
+
+#[pymethods]
+impl Workers {
+    /// Attaches to all of `paths`; `sessions` are stand-ins until sessions open.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        paths: Vec<PathBuf>,
+        sessions: Vec<Py<PyAny>>,
+        timeout: f64,
+        orphan_grace: f64,
+        stay: bool,
+    ) -> PyResult<Self> {
+        if paths.is_empty() || paths.len() != sessions.len() {
+            return Err(PyValueError::new_err("at least one path is needed"));
+        }
+        let options = AttachOptions {
+            timeout: seconds(timeout, "timeout")?,
+            orphan_grace: seconds(orphan_grace, "orphan_grace")?,
+            after_end: if stay { AfterEnd::Stay } else { AfterEnd::Leave },
+        };
+        let workers = paths.iter().map(|path| attach(py, path, &options)).collect::<PyResult<Vec<_>>>()?;
+        let workers = py.detach(|| sidecar_shm::worker::Workers::new(workers));
+        let home = Home::here();
+        let shared = Shared {
+            workers: Mutex::new(Some(workers)),
+            closed: AtomicBool::new(false),
+            waiting: AtomicBool::new(false),
+            home,
+        };
+        Ok(Self { shared: Arc::new(shared), count: paths.len(), sessions: Mutex::new(sessions), home })
+    }
+
+    /// What comes next: an `Observation`, a tuple (name, source, ...) for everything else, `None` after `timeout`
+    /// seconds without.
+    fn next<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.check()?;
+        let timeout = timeout.map(|timeout| seconds(timeout, "timeout")).transpose()?;
+        // A wait that would end after the end of time has no end. Looking at once needs no clock.
+        let deadline = timeout.filter(|timeout| !timeout.is_zero()).map(|timeout| clock::now() + timeout);
+        let mut slice = timeout.map_or(SLICE, |timeout| timeout.min(SLICE));
+        if self.shared.waiting.swap(true, Ordering::AcqRel) {
+            return Err(PyRuntimeError::new_err(
+                "another thread is waiting on this worker; one at a time can",
+            ));
+        }
+        let _waiting = Waiting(&self.shared.waiting);
+        loop {
+            match self.shared.with(py, |workers| workers.next(Some(slice)))? {
+                Ok(Some((member, event))) => return self.event(py, member, event).map(Some),
+                Ok(None) => {}
+                Err(failed) => return Err(self.error(py, &failed)),
+            }
+            py.check_signals()?;
+            match (timeout, deadline) {
+                (None, _) => {}
+                (Some(_), None) => return Ok(None),
+                (Some(_), Some(deadline)) => {
+                    let left = deadline.since(clock::now());
+                    if left.is_zero() {
+                        return Ok(None);
+                    }
+                    slice = left.min(SLICE);
+                }
+            }
+        }
+    }
+
+    /// The model is warm.
+    fn ready(&self, py: Python<'_>, source: usize) -> PyResult<()> {
+        self.check()?;
+        let member = self.known(source)?;
+        self.shared
+            .with(py, |workers| workers.member(member).ready())?
+            .map_err(|error| errors::worker(py, &error))
+    }
+
+    /// The model can't be made warm; the sidecar ends with this message.
+    fn warmup_failed(&self, py: Python<'_>, source: usize, message: &str) -> PyResult<()> {
+        self.check()?;
+        let member = self.known(source)?;
+        let said = self.shared.with(py, |workers| workers.member(member).warmup_failed(message))?;
+        said.map_err(|error| errors::worker(py, &error))
+    }
+
+    /// The session that observations of a sidecar belong to from now on.
+    fn set_session(&self, source: usize, session: Py<PyAny>) -> PyResult<()> {
+        let member = self.known(source)?;
+        let old = core::mem::replace(&mut self.sessions()[member], session);
+        // Outside of the lock: it may run code of the user.
+        drop(old);
+        Ok(())
+    }
+
+    /// A descriptor for poll loops: call `next(0)` until it is `None`, then wait until this is readable.
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
+        self.check()?;
+        Ok(self.shared.with(py, |workers| workers.fd().map(|fd| fd.as_raw_fd()))??)
+    }
+
+    /// Largest action of each sidecar in bytes.
+    fn action_bytes(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        self.check()?;
+        let count = self.count;
+        self.shared
+            .with(py, |workers| (0..count).map(|member| workers.member(member).action_bytes()).collect())
+    }
+
+    /// (address, length, region id) of each sidecar's observation slots, for page-locking.
+    fn observation_memory(&self, py: Python<'_>) -> PyResult<Vec<(usize, usize, u64)>> {
+        self.check()?;
+        let count = self.count;
+        self.shared.with(py, |workers| {
+            let memory = |member| {
+                let worker = workers.member(member);
+                let (start, length) = worker.observation_memory();
+                (start.addr(), length, worker.region_id())
+            };
+            (0..count).map(memory).collect()
+        })
+    }
+
+    /// Whether each sidecar is there.
+    fn attached(&self, py: Python<'_>) -> PyResult<Vec<bool>> {
+        self.check()?;
+        let count = self.count;
+        self.shared
+            .with(py, |workers| (0..count).map(|member| workers.member(member).is_attached()).collect())
+    }
+
+    /// Lets go of the regions. Views of observations stay good.
+    fn close(&self, py: Python<'_>) {
+        if self.home.is_here() && !self.shared.closed.swap(true, Ordering::AcqRel) {
+            // A thread that waits sees the flag within a slice.
+            py.detach(|| drop(self.shared.workers.lock().unwrap_or_else(PoisonError::into_inner).take()));
+        }
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.shared.is_closed()
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(no_pickle("Worker"))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Held by another thread only for a moment; an object that is not visited is kept.
+        let Ok(sessions) = self.sessions.try_lock() else { return Ok(()) };
+        sessions.iter().try_for_each(|session| visit.call(session))
+    }
+}
+
+impl Workers {
+    fn event<'py>(&self, py: Python<'py>, member: usize, event: Event) -> PyResult<Bound<'py, PyAny>> {
+        let plain = |name: &str| (name, member).into_pyobject(py);
+        let tuple: Bound<'py, PyTuple> = match event {
+            Event::Observation(lent) => {
+                let session = self.sessions()[member].clone_ref(py);
+                let observation = Observation::new(lent, Arc::clone(&self.shared), member, session);
+                return Ok(Bound::new(py, observation)?.into_any());
+            }
+            Event::SessionOpened { session, epoch, resumed } => {
+                ("opened", member, session.as_str(), epoch.0, resumed).into_pyobject(py)?
+            }
+            Event::SessionClosed { epoch } => ("closed", member, epoch.0).into_pyobject(py)?,
+            Event::Warmup => plain("warmup")?,
+            Event::Drain => plain("drain")?,
+            Event::SidecarGone => plain("gone")?,
+            Event::Timeout => plain("timeout")?,
+        };
+        Ok(tuple.into_any())
+    }
+}
