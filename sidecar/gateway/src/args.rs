@@ -1,8 +1,8 @@
 //! The command line of `sidecar gateway`.
 
+use core::net::SocketAddr;
 use core::num::NonZeroUsize;
 use core::time::Duration;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::cartpole::CartPole;
@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Bytes of an observation, the state and a rendered picture of the cart [default: the state alone, 16]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(16..), value_name = "BYTES")]
     pub payload: Option<u32>,
     /// What the simulator does when an exchange may have been lost
     #[arg(long, value_enum, default_value_t)]
@@ -38,7 +38,7 @@ pub struct Args {
     /// Agents that may be connected at the same time
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub parallel_cap: usize,
-    /// Send the empty data frame after the warm-up
+    /// Send a data frame with empty session id and payload after `warmup`; without its answer `ready` does not count
     #[arg(long)]
     pub warmup_frame: bool,
     /// Send `queued` after `ready`
@@ -65,7 +65,8 @@ pub struct TimerArgs {
     /// How long a tunnel without a connection is kept
     #[arg(long, default_value = "30s", value_parser = time, value_name = "TIME")]
     pub window: Duration,
-    /// With --on-lost reask: how long after a redial the step is asked again
+    /// With --on-lost reask: how long after a redial a step that was delivered is asked again; one that was not is
+    /// asked at once
     #[arg(long, default_value = "2s", value_parser = time, value_name = "TIME")]
     pub reask_after: Duration,
     /// Between two steps
@@ -77,6 +78,12 @@ pub struct TimerArgs {
     /// How long a drained agent may take to close
     #[arg(long, default_value = "60s", value_parser = time, value_name = "TIME")]
     pub drain_wait: Duration,
+    /// How long a new agent is kept waiting for its warm-up
+    #[arg(long, default_value = "0s", value_parser = time, value_name = "TIME")]
+    pub warmup_after: Duration,
+    /// How long dials are still answered, with 401, after a job that failed
+    #[arg(long, default_value = "5s", value_parser = time, value_name = "TIME")]
+    pub linger: Duration,
 }
 
 /// What goes wrong on request; steps count from 0 within a case, and each fault happens once in a job.
@@ -152,6 +159,8 @@ impl Args {
             step_delay: timers.step_delay,
             case_timeout: timers.case_timeout,
             drain: timers.drain_wait,
+            warmup_after: timers.warmup_after,
+            linger: timers.linger,
         };
         let framing = Framing {
             fragment: faults.fragment,

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::faults::{Faults, StepFault};
 use crate::link::Link;
@@ -43,6 +43,8 @@ pub(crate) struct Job {
     pub(crate) options: Options,
     simulators: Factory,
     events: mpsc::UnboundedSender<GatewayEvent>,
+    /// True once no more steps are played.
+    over: watch::Sender<bool>,
     state: Mutex<State>,
 }
 
@@ -73,7 +75,7 @@ impl Job {
             times: Vec::new(),
             report: Report { cases: options.cases, ..Report::default() },
         };
-        Self { options, simulators, events, state: Mutex::new(state) }
+        Self { options, simulators, events, over: watch::Sender::new(false), state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -143,6 +145,18 @@ impl Job {
         }
     }
 
+    /// The agent's first connection never arrived.
+    pub(crate) fn forget(&self, agent: &str) {
+        self.state().agents.remove(agent);
+    }
+
+    /// Waits until the job is over: all cases ended, or it was ended.
+    pub(crate) fn over(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut over = self.over.subscribe();
+        // The sender lives as long as the job, which whoever waits holds.
+        async move { drop(over.wait_for(|over| *over).await) }
+    }
+
     /// The next case, if one is left.
     pub(crate) fn next_case(&self) -> Option<(u32, Box<dyn Simulator>)> {
         let mut state = self.state();
@@ -155,12 +169,6 @@ impl Job {
         Some((case, (self.simulators)(case)))
     }
 
-    /// Whether all cases have been given out.
-    pub(crate) fn is_dispatched(&self) -> bool {
-        let state = self.state();
-        state.over || state.next_case >= self.options.cases
-    }
-
     pub(crate) fn take_step_faults(&self, step: u32) -> Vec<StepFault> {
         self.state().faults.take_step(step)
     }
@@ -169,7 +177,11 @@ impl Job {
         let mut state = self.state();
         state.ended_cases += 1;
         state.report.solved += u32::from(solved);
+        let last = state.ended_cases >= self.options.cases;
         drop(state);
+        if last {
+            self.over.send_replace(true);
+        }
         self.tell(GatewayEvent::CaseEnded { case, solved, steps, how });
     }
 
@@ -188,13 +200,15 @@ impl Job {
         let mut state = self.state();
         state.over = true;
         state.report.failure = state.report.failure.take().or(failure);
+        drop(state);
+        self.over.send_replace(true);
     }
 
     /// Whether nothing more can come: all cases ended, or the job was ended, and every tunnel is over.
     pub(crate) fn is_finished(&self) -> bool {
         let state = self.state();
-        let dispatched = state.over || state.ended_cases >= self.options.cases;
-        dispatched && state.agents.values().all(|agent| agent.over)
+        let over = state.over || state.ended_cases >= self.options.cases;
+        over && state.agents.values().all(|agent| agent.over)
     }
 
     pub(crate) fn report(&self) -> Report {

@@ -63,7 +63,7 @@ pub enum GatewayError {
     #[error("listening on {address}: {source}; choose another --listen")]
     Listen {
         /// The address.
-        address: std::net::SocketAddr,
+        address: core::net::SocketAddr,
         /// What the system said.
         source: io::Error,
     },
@@ -72,7 +72,7 @@ pub enum GatewayError {
     Runtime(io::Error),
 }
 
-/// How often it is looked whether the job is over, besides when something happens.
+/// How often it is looked whether every tunnel is over.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Serves one job on `listener` until it is over: all cases ended, or the reconnect window of an agent passed.
@@ -83,22 +83,37 @@ pub async fn serve(
     events: mpsc::UnboundedSender<GatewayEvent>,
 ) -> Report {
     let job = Arc::new(Job::new(options, simulators, events));
-    let mut looks = tokio::time::interval(LOOK);
-    while !job.is_finished() {
+    accept_until(&listener, &job, async {
+        let mut looks = tokio::time::interval(LOOK);
+        while !job.is_finished() {
+            looks.tick().await;
+        }
+    })
+    .await;
+    let report = job.report();
+    if report.failure.is_some() {
+        // Agents that do not know it yet find out.
+        accept_until(&listener, &job, tokio::time::sleep(job.options.timers.linger)).await;
+    }
+    report
+}
+
+async fn accept_until(listener: &TcpListener, job: &Arc<Job>, end: impl Future<Output = ()>) {
+    tokio::pin!(end);
+    loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    tokio::spawn(server::serve(stream, Arc::clone(&job)));
+                    tokio::spawn(server::serve(stream, Arc::clone(job)));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a connection was not accepted");
                     tokio::time::sleep(LOOK).await;
                 }
             },
-            _ = looks.tick() => {}
+            () = &mut end => return,
         }
     }
-    job.report()
 }
 
 /// Plays the gateway of the command line, telling on standard output; the report is also returned.

@@ -12,7 +12,8 @@ pub enum OnLost {
     /// Wait for the answer, for ever: what the contest's simulator is seen to do.
     #[default]
     Stall,
-    /// Ask the current step again, once the tunnel is back and `--reask-after` has passed without an answer.
+    /// Ask the current step again once the tunnel is back: at once if it was not delivered, else when `--reask-after`
+    /// has passed without a kept answer.
     Reask,
 }
 
@@ -33,6 +34,10 @@ pub struct Timers {
     pub case_timeout: Option<Duration>,
     /// How long a drained agent may take to close.
     pub drain: Duration,
+    /// How long a new agent is kept waiting for `warmup`.
+    pub warmup_after: Duration,
+    /// How long dials are still answered, with 401, after a job that failed.
+    pub linger: Duration,
 }
 
 impl Default for Timers {
@@ -45,6 +50,8 @@ impl Default for Timers {
             step_delay: Duration::ZERO,
             case_timeout: None,
             drain: Duration::from_secs(60),
+            warmup_after: Duration::ZERO,
+            linger: Duration::from_secs(5),
         }
     }
 }

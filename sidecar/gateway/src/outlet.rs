@@ -9,7 +9,7 @@ use fastwebsockets::{Frame, OpCode, Payload};
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::faults::Malformed;
 use crate::options::Framing;
@@ -19,6 +19,8 @@ use crate::wire::{Pace, Paced};
 const COPY_LIMIT: usize = 1024;
 /// Apart enough for two segments to be read apart.
 const SEGMENT_GAP: Duration = Duration::from_millis(1);
+/// How long a close frame may wait for room in the socket.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Writes frames to one connection.
 #[derive(Debug)]
@@ -88,7 +90,9 @@ impl Outlet {
 
     pub(crate) async fn close(&mut self, code: Option<u16>, reason: &str) -> io::Result<()> {
         let payload = code.map(|code| [&code.to_be_bytes(), reason.as_bytes()].concat()).unwrap_or_default();
-        self.frame(Frame::close_raw(Payload::Owned(payload))).await
+        let length = Frame::close_raw(Payload::Owned(payload)).write(&mut self.scratch).len();
+        // Not `frame`: the answer to a close is due though the read side has ended.
+        timeout(CLOSE_PATIENCE, self.half.write_all(&self.scratch[..length])).await?
     }
 
     /// The head and half of the payload of a data message, and no more.

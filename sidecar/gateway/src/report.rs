@@ -92,8 +92,10 @@ pub struct Report {
     pub reasked: u64,
     /// Answers that came when none was due.
     pub duplicate_answers: u64,
-    /// Frames that were dropped because the tunnel had no connection, or named an unknown session.
+    /// Our frames that were due while the tunnel was down: dropped, not queued (tunnel contract A.5).
     pub dropped_frames: u64,
+    /// Data frames of agents for a session that is not open, late answers among them: dropped (A.3).
+    pub unknown_session: u64,
     /// Connections, the first one included.
     pub connections: u64,
     /// Faults that were asked for and never came due.
