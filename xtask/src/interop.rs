@@ -19,8 +19,10 @@ pub(crate) fn client(context: &Context, limit: Duration) -> Result<(), Stop> {
     let gateway = context.sidecar().args(["gateway", "--listen", "127.0.0.1:0", "--cases", CASES]);
     let mut gateway = context.runner.start_listening(gateway.env("JOB_TOKEN", TOKEN))?;
     let endpoint = gateway.line("the address it listens on", LISTENS_WITHIN, endpoint)?;
-    let client =
-        python::interpreter(&context.root, &context.target).args([CLIENT, &endpoint]).env("JOB_TOKEN", TOKEN);
+    let client = python::INTEROP
+        .interpreter(&context.root, &context.target)
+        .args([CLIENT, &endpoint])
+        .env("JOB_TOKEN", TOKEN);
     context.runner.run(client, limit)?;
     // The gateway's own exit code says whether every case was solved.
     gateway.finish(limit)
@@ -29,7 +31,7 @@ pub(crate) fn client(context: &Context, limit: Duration) -> Result<(), Stop> {
 /// The gateway on `websockets` plays its scenario against the real sidecar and its echo worker.
 pub(crate) fn gateway(context: &Context, driver: &str, limit: Duration) -> Result<(), Stop> {
     let binary = context.sidecar_path();
-    let gateway = python::interpreter(&context.root, &context.target).args([GATEWAY]).args([binary]);
+    let gateway = python::INTEROP.interpreter(&context.root, &context.target).args([GATEWAY]).args([binary]);
     context.runner.run(gateway.args([driver]), limit)
 }
 

@@ -3,6 +3,7 @@
 //! Nothing here judges code by itself: each step is an external program, and the verdict is that program's own.
 //! `steps` says what is run, `plan` in which order and with what result, `runner` how.
 
+mod bindings;
 mod clock;
 mod interop;
 mod orphans;
@@ -18,16 +19,20 @@ use steps::{Context, STEPS};
 
 const USAGE: &str = "\
 usage: cargo xtask test [--only STEP]... [--list]
+       cargo xtask wheel
 
   test            every step, in order; goes on after a failure and says so at the end
   --only STEP     this step and those it needs; may be repeated
-  --list          the steps";
+  --list          the steps
+
+  wheel           the Python package, in target/wheels";
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Request {
     Help,
     List,
+    Wheel,
     Test { only: Vec<String> },
 }
 
@@ -43,6 +48,7 @@ fn main() -> ExitCode {
             }
             ExitCode::SUCCESS
         }
+        Ok(Request::Wheel) => wheel().unwrap_or_else(|error| refuse(&error)),
         Ok(Request::Test { only }) => test(&only).unwrap_or_else(|error| refuse(&error)),
         Err(error) => refuse(&format!("{error}\n{USAGE}")),
     }
@@ -57,6 +63,11 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
     let mut arguments = arguments.peekable();
     match arguments.next().as_deref() {
         Some("test") => {}
+        Some("wheel") => {
+            return arguments
+                .next()
+                .map_or(Ok(Request::Wheel), |more| Err(format!("unexpected argument `{more}`")));
+        }
         Some("help" | "--help" | "-h") | None => return Ok(Request::Help),
         Some(other) => return Err(format!("no task is called `{other}`")),
     }
@@ -70,6 +81,19 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
         }
     }
     Ok(Request::Test { only })
+}
+
+/// Builds the wheel and says where it is.
+fn wheel() -> Result<ExitCode, String> {
+    Ok(match Context::new()?.wheel() {
+        Ok(wheel) => {
+            println!("{}", wheel.display());
+            ExitCode::SUCCESS
+        }
+        Err(runner::Stop::Failed(reason)) => return Err(reason),
+        // As a shell has it: 128 and the signal.
+        Err(runner::Stop::Interrupted(signal)) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)),
+    })
 }
 
 /// Runs the chosen steps and prints the table.
@@ -102,6 +126,8 @@ mod tests {
         assert_eq!(parsed("test --only fmt --only loom"), Ok(only(&["fmt", "loom"])));
         assert_eq!(parsed("test --list"), Ok(Request::List));
         assert_eq!(parsed(""), Ok(Request::Help));
+        assert_eq!(parsed("wheel"), Ok(Request::Wheel));
+        assert!(parsed("wheel now").unwrap_err().contains("`now`"));
         assert!(parsed("test --only").unwrap_err().contains("--only"));
         assert!(parsed("test fmt").unwrap_err().contains("`fmt`"));
         assert!(parsed("bake").unwrap_err().contains("`bake`"));

@@ -5,6 +5,7 @@
 use core::time::Duration;
 use std::path::{Path, PathBuf};
 
+use crate::bindings;
 use crate::interop;
 use crate::orphans;
 use crate::plan::{Leftovers, Step};
@@ -58,7 +59,7 @@ pub(crate) const STEPS: &[Step<Context>] = &[
         context.cargo(["build", "--release", "--package", "sidecar"])
     }),
     step("python", "a virtual environment for the interop programs", |context| {
-        python::prepare(&context.root, &context.target, &context.runner)
+        python::prepare(python::INTEROP, &context.root, &context.target, &context.runner)
     }),
     play(
         "client",
@@ -79,6 +80,15 @@ pub(crate) const STEPS: &[Step<Context>] = &[
         demo(context, "uring")
     }),
     play("demo-epoll", "the same, epoll", &["build"], |context| demo(context, "epoll")),
+    step("python-build", "the Python package as a wheel, imported where nothing else is", |context| {
+        bindings::build(context, BUILD_LIMIT)
+    }),
+    play(
+        "pytest",
+        "the Python package: lints, types, tests against the sidecar",
+        &["build", "python-build"],
+        |context| bindings::test(context, PLAY_LIMIT),
+    ),
 ];
 
 /// What the steps share.
@@ -108,6 +118,14 @@ impl Context {
         let cargo = std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from);
         let runner = Runner::new().map_err(|error| format!("cannot watch over child processes: {error}"))?;
         Ok(Self { root, target, runner, cargo })
+    }
+
+    /// Builds the Python wheel.
+    ///
+    /// # Errors
+    /// As the step `python-build`.
+    pub(crate) fn wheel(&self) -> Result<PathBuf, Stop> {
+        bindings::wheel(self, BUILD_LIMIT)
     }
 
     /// Runs a step and ends what outlived it. An interrupted step leaves nothing behind, whoever started it.

@@ -101,7 +101,7 @@ impl<'py> View<'py> {
         let result = unsafe {
             ffi::PyBuffer_ToContiguous(
                 into.as_mut_ptr().cast(),
-                &raw const *self.view,
+                (&raw const *self.view).cast_mut(),
                 self.view.len,
                 b'C' as c_char,
             )

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Callable
 
 import pytest
-from gateway import Rig
 
 import sidecar
+from gateway import Rig
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -132,7 +132,10 @@ class Rig:
 
     def stat(self) -> dict:
         shown = subprocess.run(
-            [self.binary, "stat", "--shm", self.shm, "--json"], capture_output=True, check=True, timeout=WATCHDOG
+            [self.binary, "stat", "--shm", self.shm, "--json"],
+            capture_output=True,
+            check=True,
+            timeout=WATCHDOG,
         )
         return json.loads(shown.stdout)
 

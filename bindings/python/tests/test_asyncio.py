@@ -6,9 +6,8 @@ import asyncio
 import threading
 from typing import Any
 
-from gateway import Rig
-
 import sidecar
+from gateway import Rig
 
 
 def test_the_loop_runs_on_while_the_worker_waits(rig: Rig) -> None:

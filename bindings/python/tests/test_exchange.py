@@ -6,9 +6,9 @@ import array
 import time
 
 import pytest
-from gateway import Rig, until
 
 import sidecar
+from gateway import Rig, until
 
 Played = tuple[Rig, sidecar.Worker]
 

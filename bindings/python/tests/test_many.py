@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Callable
 
 import pytest
-from gateway import Rig
 
 import sidecar
+from gateway import Rig
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Callable
 
 import pytest
-from gateway import WATCHDOG, CartPole, Rig, until
 
 import sidecar
+from gateway import WATCHDOG, CartPole, Rig, until
 
 WORKER = str(Path(__file__).with_name("cartpole_worker.py"))
 STEPS = 500
@@ -117,7 +117,9 @@ def processor_time(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.parametrize("wait", ["worker.take()", "list(worker)", "worker.serve(print)", "worker.next(1000)"])
+@pytest.mark.parametrize(
+    "wait", ["worker.take()", "list(worker)", "worker.serve(print)", "worker.next(1000)"]
+)
 def test_ctrl_c_ends_a_wait(run: Callable[[str], subprocess.Popen[str]], wait: str) -> None:
     child = run(f"print('waiting', flush=True)\n{wait}")
     assert child.stdout is not None and child.stdout.readline() == "waiting\n"
@@ -130,7 +132,9 @@ def test_ctrl_c_ends_a_wait(run: Callable[[str], subprocess.Popen[str]], wait: s
 
 
 def test_ctrl_c_ends_the_wait_for_a_sidecar(tmp_path: Path) -> None:
-    program = f"import sidecar; print('waiting', flush=True); sidecar.Worker('{tmp_path}/none', timeout=1000)"
+    program = (
+        f"import sidecar; print('waiting', flush=True); sidecar.Worker('{tmp_path}/none', timeout=1000)"
+    )
     child = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -140,7 +144,9 @@ def test_ctrl_c_ends_the_wait_for_a_sidecar(tmp_path: Path) -> None:
     assert "KeyboardInterrupt" in error
 
 
-def test_other_threads_run_while_one_waits(run: Callable[[str], subprocess.Popen[str]], rig: Rig) -> None:
+def test_other_threads_run_while_one_waits(
+    run: Callable[[str], subprocess.Popen[str]], rig: Rig
+) -> None:
     code = (
         "import threading, time\n"
         "def count():\n"

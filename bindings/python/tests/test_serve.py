@@ -7,9 +7,9 @@ import threading
 from typing import Any, Callable
 
 import pytest
-from gateway import Rig, until
 
 import sidecar
+from gateway import Rig, until
 
 
 class Serving:
@@ -105,7 +105,11 @@ def test_a_failing_handler_is_logged_and_reported(
         assert rig.action() == ("one", expected), payload
     assert rig.end() == 0
     serving.join()
-    errors = [record for record in caplog.records if record.name == "sidecar" and record.levelno == logging.ERROR]
+    errors = [
+        record
+        for record in caplog.records
+        if record.name == "sidecar" and record.levelno == logging.ERROR
+    ]
     assert len(errors) == 3
     assert "ZeroDivisionError: no such policy" in caplog.text and "in handler" in caplog.text
     # The sidecar's log has the line and the place.

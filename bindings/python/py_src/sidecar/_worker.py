@@ -59,7 +59,9 @@ class Worker:
         if path is None:
             path = os.environ.get("SIDECAR_SHM")
             if not path:
-                raise ValueError("no path was given, and SIDECAR_SHM is not set: what is the sidecar's --shm?")
+                raise ValueError(
+                    "no path was given, and SIDECAR_SHM is not set: what is the sidecar's --shm?"
+                )
         paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
         #: The regions, as given.
         self.paths: tuple[str, ...] = tuple(os.fspath(path) for path in paths)
@@ -222,7 +224,7 @@ class Worker:
                     if action is not None:
                         event.answer(action)
                     elif not event.answered:
-                        raise TypeError("the handler returned None and did not answer; the no-op is b\"\"")
+                        raise TypeError('the handler returned None and did not answer; the no-op is b""')
             except Exception as error:
                 if on_error == "raise":
                     raise
@@ -377,7 +379,12 @@ class _Remaining:
 
 async def _readable(loop: asyncio.AbstractEventLoop, fd: int) -> None:
     ready = loop.create_future()
-    loop.add_reader(fd, lambda: ready.done() or ready.set_result(None))
+
+    def tell() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(fd, tell)
     try:
         await ready
     finally:
@@ -393,5 +400,9 @@ def _summary(error: BaseException) -> str:
     """One line: the sidecar keeps 256 bytes of it."""
     said = "".join(traceback.format_exception_only(type(error), error)).strip().replace("\n", " ")
     frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno}, {frames[-1].name})" if frames else ""
+    where = (
+        f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno}, {frames[-1].name})"
+        if frames
+        else ""
+    )
     return said[: 250 - len(where)] + where

@@ -1,0 +1,87 @@
+//! The Python package: its wheel, and its tests against the real binary.
+
+use core::time::Duration;
+use std::fs;
+use std::path::PathBuf;
+
+use crate::python::{self, BARE, BINDINGS, Environment};
+use crate::runner::Stop;
+use crate::steps::Context;
+use crate::tool::Tool;
+
+const PACKAGE: &str = "bindings/python";
+const MODULE: &str = "sidecar._native";
+const IMPORT: &str = "import sidecar; print(sidecar.Worker, sidecar.__version__)";
+
+/// Builds the wheel into `target/wheels`: one for all versions of Python from 3.11 on, or one for an older interpreter.
+///
+/// # Errors
+/// No environment to build it in, or a failing build.
+pub(crate) fn wheel(context: &Context, limit: Duration) -> Result<PathBuf, Stop> {
+    python::prepare(BINDINGS, &context.root, &context.target, &context.runner)?;
+    let place = context.target.join("wheels");
+    // Of an earlier version, or for another interpreter: what is found below has to be the one that was built.
+    if place.exists() {
+        fs::remove_dir_all(&place)
+            .map_err(|error| Stop::failed(format!("{} can't be emptied: {error}", place.display())))?;
+    }
+    let manifest = context.root.join(PACKAGE).join("Cargo.toml");
+    let build = python(context, BINDINGS)
+        .args(["-m", "maturin", "build", "--release", "--quiet", "--manifest-path"])
+        .args([manifest])
+        .args(["--interpreter"])
+        .args([BINDINGS.directory(&context.target).join("bin/python")])
+        .args(["--out"])
+        .args([&place])
+        .env("CARGO_TARGET_DIR", &context.target);
+    context.runner.run(build, limit)?;
+    let mut entries = fs::read_dir(&place).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.next().ok_or_else(|| Stop::failed(format!("no wheel in {}", place.display())))
+}
+
+/// The wheel, imported where no other package is.
+///
+/// # Errors
+/// As [`wheel`]; an import that fails.
+pub(crate) fn build(context: &Context, limit: Duration) -> Result<(), Stop> {
+    let wheel = wheel(context, limit)?;
+    python::prepare(BARE, &context.root, &context.target, &context.runner)?;
+    for environment in [BARE, BINDINGS] {
+        // The same version again: it has to be replaced all the same.
+        let install = python(context, environment)
+            .args(["-m", "pip", "install", "--disable-pip-version-check", "--quiet"])
+            .args(["--no-index", "--no-deps", "--force-reinstall"])
+            .args([&wheel]);
+        context.runner.run(install, limit)?;
+    }
+    context.runner.run(python(context, BARE).args(["-c", IMPORT]), limit)
+}
+
+/// Formatting, lints, types, stubs against the module, and the tests.
+///
+/// # Errors
+/// The first that fails.
+pub(crate) fn test(context: &Context, limit: Duration) -> Result<(), Stop> {
+    let run = |module: &str, arguments: &[&str]| {
+        // Caches stay out of the sources.
+        let tool = python(context, BINDINGS)
+            .args(["-m", module])
+            .args(arguments.iter().copied())
+            .env("MYPY_CACHE_DIR", context.target.join("mypy"))
+            .env("SIDECAR_BIN", context.sidecar_path());
+        context.runner.run(tool, limit)
+    };
+    let settings = format!("{PACKAGE}/pyproject.toml");
+    let tests = format!("{PACKAGE}/tests");
+    let sources = format!("{PACKAGE}/py_src/sidecar");
+    let allowed = format!("{tests}/stubtest_allowlist.txt");
+    run("ruff", &["format", "--check", "--no-cache", PACKAGE])?;
+    run("ruff", &["check", "--no-cache", PACKAGE])?;
+    run("mypy", &["--config-file", &settings, &sources])?;
+    run("mypy.stubtest", &["--allowlist", &allowed, "--ignore-unused-allowlist", MODULE])?;
+    run("pytest", &["-p", "no:cacheprovider", "--quiet", "--config-file", &settings, &tests])
+}
+
+fn python(context: &Context, environment: Environment) -> Tool {
+    environment.interpreter(&context.root, &context.target)
+}
