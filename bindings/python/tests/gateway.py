@@ -37,6 +37,12 @@ def until(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.002)
 
 
+def children(pid: int) -> list[int]:
+    """What a process has started; quicker than statistics tell it."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
 class Rig:
     """A gateway, and a sidecar that has dialled it."""
 
@@ -50,6 +56,7 @@ class Rig:
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
         self.thread.start()
         self.binary = binary
+        self.job = str(uuid.uuid4())
         self.flags = flags
         self.command = command
         self.log = Path(self.directory.name, "log")
@@ -64,7 +71,7 @@ class Rig:
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 [
-                    *(self.binary, "--gpu", "none", "--shm", self.shm, "--job", str(uuid.uuid4())),
+                    *(self.binary, "--gpu", "none", "--shm", self.shm, "--job", self.job),
                     *("--endpoint", f"ws://127.0.0.1:{port}/tunnel", "--slot-bytes", "1048576"),
                     *(*self.flags, *child),
                 ],
@@ -73,6 +80,14 @@ class Rig:
                 stdout=log,
                 stderr=log,
             )
+
+    def restart(self) -> None:
+        """The sidecar dies as by SIGKILL, and another one takes over."""
+        self.sidecar.kill()
+        self.sidecar.wait()
+        assert self.messages.get(timeout=WATCHDOG) is None, "nothing more comes from the dead one"
+        self.sidecar = self.start()
+        self.tunnel = self.arrivals.get(timeout=WATCHDOG)
 
     def _serve(self, connection: ServerConnection) -> None:
         self.arrivals.put(connection)

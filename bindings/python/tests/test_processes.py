@@ -18,7 +18,7 @@ from typing import Callable
 import pytest
 
 import sidecar
-from gateway import WATCHDOG, CartPole, Rig, until
+from gateway import WATCHDOG, CartPole, Rig, children, until
 
 WORKER = str(Path(__file__).with_name("cartpole_worker.py"))
 STEPS = 500
@@ -26,12 +26,6 @@ STEPS = 500
 
 def worker_pid(rig: Rig) -> int:
     return rig.stat()["gauges"]["worker_pid"]
-
-
-def children(rig: Rig) -> list[int]:
-    """What the sidecar has started, quicker than its statistics tell."""
-    tasks = Path(f"/proc/{rig.sidecar.pid}/task").iterdir()
-    return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
 
 
 def play(rig: Rig, seed: int, before_action: Callable[[int], None] = lambda step: None) -> int:
@@ -73,7 +67,7 @@ def test_a_worker_that_is_killed_at_random_moments_loses_nothing(make_rig: Calla
         if step in kills:
             # From before the worker sees the observation to after it has answered.
             time.sleep(chance.choice([0, 0.0001, 0.0003, 0.0006, 0.001, 0.003]))
-            for pid in children(rig):
+            for pid in children(rig.sidecar.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                     killed.append(step)
@@ -252,23 +246,27 @@ def test_a_sidecar_that_dies_is_followed_by_the_next(rig: Rig) -> None:
         rig.expect("ready")
         rig.open("one")
         assert isinstance(worker.next(30), sidecar.SessionOpened)
+        rig.observe("one", b"before")
+        observation = worker.take(30)
+        session = observation.session
+        session.state = "remembered"
+        observation.answer(b"y")
+        assert rig.action()[1] == b"y"
+        rig.restart()
+        rig.observe("one", b"after")
+        observation = worker.take(30)
+        assert observation.payload == b"after"
+        assert observation.session is session and session.state == "remembered"
+        observation.answer(b"z")
+        assert rig.action() == ("one", b"z")
+
+
+def test_a_worker_without_a_sidecar_gives_up_in_the_end(rig: Rig) -> None:
+    with sidecar.Worker(rig.shm, orphan_grace=0.2) as worker:
         rig.sidecar.kill()
         rig.sidecar.wait()
-        assert isinstance(worker.next(30), sidecar.SidecarGone)
-        assert worker.attached == (False,)
-    with pytest.raises(sidecar.Orphaned, match="came back"):
-        orphan_of_a_dead_sidecar(rig)
-
-
-def orphan_of_a_dead_sidecar(rig: Rig) -> None:
-    other = Rig(rig.binary)
-    try:
-        with sidecar.Worker(other.shm, orphan_grace=0.2) as worker:
-            other.sidecar.kill()
-            other.sidecar.wait()
+        with pytest.raises(sidecar.Orphaned, match="came back"):
             worker.take(20)
-    finally:
-        other.clean_up()
 
 
 def test_a_worker_script_finds_its_region(make_rig: Callable[..., Rig]) -> None:
