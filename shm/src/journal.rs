@@ -1,7 +1,7 @@
 //! The journal: what a restarted sidecar must know, written by the sidecar alone.
 //!
 //! It lies at offset 0 and its form is independent of the rest of the layout, so that a sidecar of a later layout
-//! still reads it. Small records in two copies (see [`words`]) are rewritten as things happen: a frame costs a
+//! still reads it. Small records in two copies (see `words`) are rewritten as things happen: a frame costs a
 //! handful of them, tens of nanoseconds. The words that change with each byte or frame and mean nothing together with
 //! others (last byte, next sequence) are plain words.
 //!

@@ -10,7 +10,7 @@
 //! Before it sleeps, the loop calls [`Owner::arm`], and sleeps on [`Owner::doorbell`] only if that says so; afterwards
 //! [`Owner::disarm`]. Seats change by the `seat_*` functions, which the control thread asks for through the loop.
 //!
-//! Nothing here believes what a worker wrote: see [`crate::slots`] for who owns what, and [`uplink`] for what is
+//! Nothing here believes what a worker wrote: see [`crate::slots`] for who owns what, and `uplink` for what is
 //! checked. It blocks nowhere.
 
 mod delivery;
