@@ -12,6 +12,10 @@ pub(super) struct Announcer {
     warmup: bool,
     session: Option<Session>,
     draining: bool,
+    /// A predecessor had sent `ready`.
+    warmed_before: bool,
+    /// Seat and generation of whom `told` is about.
+    listener: Option<(u8, u32)>,
     told: Told,
 }
 
@@ -34,9 +38,23 @@ impl Announcer {
         self.warmup = true;
     }
 
-    /// The worker in the seat was warmed up in a predecessor's time.
-    pub(super) fn is_warm(&mut self) {
-        self.told.warmup = true;
+    /// After a take-over: a predecessor had sent `ready`.
+    pub(super) fn warmed_before(&mut self) {
+        self.warmup = true;
+        self.warmed_before = true;
+    }
+
+    /// Whoever has the seat is spoken to. Another one than before has been told nothing yet, except for the survivor of
+    /// a sidecar that had sent `ready`: a seat is opened (`open`) only once its worker was told everything, so that one
+    /// is warm, and loading its model once more would hold the session up.
+    pub(super) fn address(&mut self, listener: (u8, u32), open: bool) {
+        if self.listener.replace(listener) == Some(listener) {
+            return;
+        }
+        self.told = Told { warmup: self.warmed_before && open, ..Told::default() };
+        if let Some(session) = &mut self.session {
+            session.resumed = true;
+        }
     }
 
     /// A session is open. `resumed`: the worker may know it already; it is told all the same.
@@ -53,14 +71,6 @@ impl Announcer {
 
     pub(super) fn drain(&mut self) {
         self.draining = true;
-    }
-
-    /// A worker took the seat that has been told nothing yet.
-    pub(super) fn start_over(&mut self) {
-        self.told = Told::default();
-        if let Some(session) = &mut self.session {
-            session.resumed = true;
-        }
     }
 
     /// Tells what is missing, in order, for as long as `send` takes it. `true`: nothing is missing any more, so
@@ -141,11 +151,13 @@ mod tests {
     #[test]
     fn a_survivor_is_not_warmed_up_again_but_its_successor_is() {
         let mut announcer = Announcer::default();
-        announcer.warm_up();
-        announcer.is_warm();
+        announcer.warmed_before();
         announcer.open(id(), Epoch(1), true);
+        announcer.address((0, 7), true);
         assert_eq!(said(&mut announcer, 9), ["open 1 true"]);
-        announcer.start_over();
+        announcer.address((0, 7), true);
+        assert!(said(&mut announcer, 9).is_empty());
+        announcer.address((1, 1), false);
         assert_eq!(said(&mut announcer, 9), ["warmup", "open 1 true"]);
     }
 
@@ -167,7 +179,7 @@ mod tests {
         said(&mut announcer, 9);
         announcer.open(id(), Epoch(1), true);
         assert_eq!(said(&mut announcer, 9), ["open 1 true"]);
-        announcer.start_over();
+        announcer.address((0, 2), false);
         assert_eq!(said(&mut announcer, 9), ["warmup", "open 1 true"]);
     }
 }

@@ -17,12 +17,7 @@ impl Bridge {
             self.announcer.open(session, epoch, true);
         }
         if self.agent.is_warm() {
-            self.announcer.warm_up();
-            // A seat is opened only after its worker was told everything: the survivor of a dead sidecar that had sent
-            // `ready` is warm, and loading its model once more would hold the session up.
-            if self.owner.live_seat().is_some_and(|seat| seat.open) {
-                self.announcer.is_warm();
-            }
+            self.announcer.warmed_before();
         }
         self.dialled_before = self.agent.connected_once();
     }

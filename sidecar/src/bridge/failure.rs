@@ -1,6 +1,7 @@
 //! When a worker fails, dies or takes too long: what becomes of the observation.
 
 use sidecar_core::time::Instant;
+use sidecar_core::tunnel::Epoch;
 use sidecar_shm::stats::Counter;
 
 use super::outbox::Stamps;
@@ -29,7 +30,7 @@ impl Bridge {
                 waiting.failed = true;
                 if !self.outbox.has_room() {
                     tracing::error!(sequence, "too many answers wait already: this observation gets none");
-                    return self.waiting.retain(|waiting| waiting.sequence != sequence);
+                    return self.give_up(sequence);
                 }
                 let stamps = Stamps { last_byte: waiting.last_byte, ..Stamps::default() };
                 self.outbox.keep(epoch, sequence, bytes.len(), stamps, |into| into.copy_from_slice(bytes));
@@ -39,11 +40,22 @@ impl Bridge {
                     "answered with the bytes of --on-failure reply"
                 );
             }
+            // The warm-up's round trip belongs to no session.
+            FailurePolicy::Close if epoch == Epoch::default() => {
+                tracing::error!(sequence, "the warm-up's observation gets no answer");
+                self.give_up(sequence);
+            }
             FailurePolicy::Close => {
                 waiting.failed = true;
                 self.agent.close_session(now, epoch, "worker failed");
             }
         }
+    }
+
+    /// Nobody will answer it: its slot is needed for the next one.
+    fn give_up(&mut self, sequence: u64) {
+        self.waiting.retain(|waiting| waiting.sequence != sequence);
+        self.owner.answered(sequence);
     }
 
     /// An observation on which three workers died is no accident any more.

@@ -310,9 +310,6 @@ impl Bridge {
         // The predecessor's finished actions are taken before anything is delivered again.
         while self.poll_worker(now) {}
         let grant = self.owner.seat_join(candidate)?;
-        if !grant.resumed {
-            self.announcer.start_over();
-        }
         tracing::info!(pid = candidate.pid, seat = grant.seat, resumed = grant.resumed, "worker attached");
         Ok(grant)
     }

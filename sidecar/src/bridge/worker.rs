@@ -156,10 +156,9 @@ impl Bridge {
 
     /// Brings the worker up to date: records first, then the observations that wait for it.
     pub(super) fn tell_worker(&mut self) {
-        if self.owner.live_seat().is_none() {
-            return;
-        }
         let Self { announcer, owner, .. } = self;
+        let Some(seat) = owner.live_seat() else { return };
+        announcer.address((seat.seat, seat.generation), seat.open);
         if announcer.catch_up(|record| owner.send(record).is_ok()) {
             let redelivered = owner.deliver_pending();
             if redelivered > 0 {}
