@@ -71,6 +71,26 @@ fn a_record_survives_damage_to_either_copy_but_not_to_both() {
     assert_eq!(Record::<3>::open(&map, 64).1, Read::Corrupt);
 }
 
+/// Found by simulation: a sidecar killed in the middle of a record's very first write left a journal that its
+/// successor called damaged, and the session was given up.
+#[test]
+fn a_first_version_that_was_torn_was_never_there() {
+    for words in 1..=4 {
+        let map = blank(4096);
+        let (mut record, _) = Record::<3>::open(&map, 64);
+        record.write(&map, &[u64::MAX; 3]);
+        // What a writer that was killed had not stored yet.
+        let copy = 64 + Record::<3>::BYTES / 2;
+        for word in words..=4 {
+            map.word64(copy + word * 8).store(0, Ordering::Relaxed);
+        }
+        let (mut record, read) = Record::<3>::open(&map, 64);
+        assert_eq!(read, Read::Blank, "{words} words were stored");
+        record.write(&map, &[1, 2, 3]);
+        assert_eq!(Record::<3>::open(&map, 64).1, Read::Words([1, 2, 3]));
+    }
+}
+
 #[test]
 fn a_record_at_another_place_is_not_believed() {
     let map = blank(4096);
