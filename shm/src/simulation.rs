@@ -17,6 +17,7 @@ pub use crate::crash::Point;
 
 thread_local! {
     static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
+    static DYING: Cell<bool> = const { Cell::new(false) };
     static FUSE: Cell<Option<Fuse>> = const { Cell::new(None) };
     static PASSED: Cell<[u64; Point::ALL.len()]> = const { Cell::new([0; Point::ALL.len()]) };
     static PROCESSES: RefCell<Vec<(u32, u64)>> = const { RefCell::new(Vec::new()) };
@@ -53,6 +54,7 @@ pub fn set_time(now: Option<Instant>) {
 
 /// Lights a fuse, or puts it out.
 pub fn set_fuse(fuse: Option<Fuse>) {
+    DYING.set(false);
     FUSE.set(fuse);
 }
 
@@ -77,6 +79,16 @@ pub fn set_processes(processes: &[(u32, u64)]) {
 /// Puts the answer to the next handshake in place and returns the one that nobody took. `None`: nobody listens.
 pub fn set_attach(answer: Option<Attach>) -> Option<Attach> {
     ATTACH.with_borrow_mut(|next| core::mem::replace(next, answer))
+}
+
+/// Whether the clock of this thread is a simulation's.
+pub fn is_active() -> bool {
+    NOW.get().is_some()
+}
+
+/// A death by fuse unwinds, which no kill does: until the next fuse is set, nothing that is dropped may say a word.
+pub(crate) fn is_dying() -> bool {
+    DYING.get()
 }
 
 pub(crate) fn time() -> Option<Instant> {
@@ -124,6 +136,7 @@ pub(crate) fn reached(point: Point) {
         return FUSE.set(Some(fuse));
     }
     FUSE.set(None);
+    DYING.set(true);
     // As SIGKILL does: without a word, and without running what would have followed.
     std::panic::resume_unwind(Box::new(Died(point)));
 }

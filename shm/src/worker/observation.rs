@@ -147,6 +147,10 @@ impl Observation {
 
 impl Drop for Observation {
     fn drop(&mut self) {
+        #[cfg(feature = "simulation")]
+        if crate::simulation::is_dying() {
+            return;
+        }
         if !self.released {
             let (slot, generation) = self.lent();
             let mut uplink = self.uplink.lock().unwrap_or_else(PoisonError::into_inner);

@@ -100,6 +100,10 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
+        #[cfg(feature = "simulation")]
+        if crate::simulation::is_dying() {
+            return;
+        }
         if !self.published {
             let mut uplink = self.uplink.lock().unwrap_or_else(PoisonError::into_inner);
             if uplink.origin == self.origin {
