@@ -2,7 +2,9 @@
 
 use pyo3::exceptions::{PyImportError, PyRuntimeError};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
+use sidecar_shm::sync::{AtomicU32, Ordering};
 use sidecar_shm::worker::{AttachError, WorkerError};
 
 /// An exception of `sidecar._errors`.
@@ -43,17 +45,46 @@ pub(crate) fn closed() -> PyErr {
     PyRuntimeError::new_err("the worker is closed")
 }
 
+/// How often this process is a fork of a fork: stepped in every child. Asking for the pid instead would be a system
+/// call in each operation.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Begins to count forks; the first call counts.
+///
+/// # Errors
+/// The system is out of memory.
+pub(crate) fn watch_forks() -> PyResult<()> {
+    extern "C" fn in_child() {
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+    static WATCHED: PyOnceLock<()> = PyOnceLock::new();
+    Python::attach(|py| {
+        WATCHED.get_or_try_init(py, || {
+            // SAFETY: the handler does what is allowed between fork and exec, one store; this code is never unloaded,
+            // since the interpreter keeps its extension modules.
+            match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
+                0 => Ok(()),
+                error => Err(PyErr::from(std::io::Error::from_raw_os_error(error))),
+            }
+        })?;
+        Ok(())
+    })
+}
+
 /// The process that made an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Home(u32);
+pub(crate) struct Home {
+    forks: u32,
+    pid: u32,
+}
 
 impl Home {
     pub(crate) fn here() -> Self {
-        Self(std::process::id())
+        Self { forks: FORKS.load(Ordering::Relaxed), pid: std::process::id() }
     }
 
     pub(crate) fn is_here(self) -> bool {
-        self == Self::here()
+        self.forks == FORKS.load(Ordering::Relaxed)
     }
 
     /// # Errors
@@ -65,7 +96,7 @@ impl Home {
         Err(PyRuntimeError::new_err(format!(
             "this {what} belongs to process {}, and this is a forked child of it; open a Worker in one process only, \
              after the fork (multiprocessing: start method \"spawn\")",
-            self.0
+            self.pid
         )))
     }
 }

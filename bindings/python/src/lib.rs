@@ -31,6 +31,7 @@ use pyo3::prelude::*;
 /// The module. Its objects have locks of their own, but were not tried without the interpreter's.
 #[pymodule(gil_used = true)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    errors::watch_forks()?;
     module.add_class::<workers::Workers>()?;
     module.add_class::<observation::Observation>()?;
     module.add_class::<reservation::Reservation>()?;

@@ -9,7 +9,7 @@
 use core::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pyo3::exceptions::{PyBufferError, PyRuntimeError};
+use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -66,6 +66,7 @@ impl Observation {
         shared: Arc<Shared>,
         member: usize,
         session: Py<PyAny>,
+        home: Home,
     ) -> Self {
         let about = About {
             sequence: lent.sequence(),
@@ -76,7 +77,27 @@ impl Observation {
                 .map(|at| at.as_nanos()),
         };
         let state = State { lent: Some(lent), views: 0, answer: Answer::Due, cancelled: false };
-        Self { state: Mutex::new(state), shared, member, session, home: Home::here(), about }
+        Self { state: Mutex::new(state), shared, member, session, home, about }
+    }
+
+    /// Answers with what `handler` returns, or with `noop` if the payload is empty.
+    pub(crate) fn serve(
+        slf: &Bound<'_, Self>,
+        handler: &Bound<'_, PyAny>,
+        noop: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let this = slf.get();
+        if this.is_empty() {
+            return this.answer(noop);
+        }
+        let action = handler.call1((slf,))?;
+        if !action.is_none() {
+            return this.answer(&action);
+        }
+        if this.answered() {
+            return Ok(());
+        }
+        Err(PyTypeError::new_err("the handler returned None and did not answer; the no-op is b\"\""))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -212,7 +233,7 @@ impl Observation {
 
     /// An action slot to be written in place, for `answer`.
     fn reserve(&self, py: Python<'_>, nbytes: usize) -> PyResult<Reservation> {
-        Ok(Reservation::new(self.take_slot(py, nbytes)?, self.about.sequence))
+        Ok(Reservation::new(self.take_slot(py, nbytes)?, self.about.sequence, self.home))
     }
 
     /// Says that no action comes; the sidecar's `--on-failure` decides.
@@ -316,7 +337,7 @@ impl Observation {
 
     /// Which of the worker's sidecars it came from, counted from 0.
     #[getter]
-    fn source(&self) -> usize {
+    pub(crate) fn source(&self) -> usize {
         self.member
     }
 

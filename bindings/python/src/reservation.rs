@@ -28,9 +28,9 @@ struct State {
 }
 
 impl Reservation {
-    pub(crate) fn new(slot: worker::Reservation, sequence: u64) -> Self {
+    pub(crate) fn new(slot: worker::Reservation, sequence: u64, home: Home) -> Self {
         let nbytes = slot.len();
-        Self { state: Mutex::new(State { slot: Some(slot), views: 0 }), nbytes, sequence, home: Home::here() }
+        Self { state: Mutex::new(State { slot: Some(slot), views: 0 }), nbytes, sequence, home }
     }
 
     /// Takes the slot, to answer the observation `sequence` with it.

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyException, PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -221,6 +221,30 @@ impl Workers {
         }
     }
 
+    /// Answers observations with what `handler` returns for them until something else is to be done: a tuple as of
+    /// `next`, or ("failed", source, observation, exception). It is the loop of `sidecar.Worker.serve`, which would
+    /// cost microseconds in Python.
+    fn serve<'py>(
+        &self,
+        py: Python<'py>,
+        handler: &Bound<'py, PyAny>,
+        noop: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        loop {
+            let Some(came) = self.next(py, None)? else { continue };
+            let Ok(observation) = came.cast::<Observation>() else { return Ok(came) };
+            if let Err(error) = Observation::serve(observation, handler, noop) {
+                if !error.is_instance_of::<PyException>(py) {
+                    return Err(error);
+                }
+                let failed = ("failed", observation.get().source(), observation, error.into_value(py));
+                return Ok(failed.into_pyobject(py)?.into_any());
+            }
+            // A handler that is compiled code runs no handlers of signals.
+            py.check_signals()?;
+        }
+    }
+
     /// The model is warm.
     fn ready(&self, py: Python<'_>, source: usize) -> PyResult<()> {
         self.check()?;
@@ -313,7 +337,8 @@ impl Workers {
         let tuple: Bound<'py, PyTuple> = match event {
             Event::Observation(lent) => {
                 let session = self.sessions()[member].clone_ref(py);
-                let observation = Observation::new(lent, Arc::clone(&self.shared), member, session);
+                let observation =
+                    Observation::new(lent, Arc::clone(&self.shared), member, session, self.home);
                 return Ok(Bound::new(py, observation)?.into_any());
             }
             Event::SessionOpened { session, epoch, resumed } => {

@@ -204,33 +204,22 @@ class Worker:
             self.on_open = on_open
         if on_close is not None:
             self.on_close = on_close
-        next = self._native.next
         while True:
             try:
-                event = next(None)
+                came = self._native.serve(handler, noop)
             except Ended as ended:
                 if self._is_over(ended):
                     return
                 continue
-            if type(event) is not Observation:
-                if event is not None:
-                    self._handle(self._event(event))
+            if came[0] != "failed":
+                self._handle(self._event(came))
                 continue
-            try:
-                if event.is_empty:
-                    event.answer(noop)
-                else:
-                    action = handler(event)
-                    if action is not None:
-                        event.answer(action)
-                    elif not event.answered:
-                        raise TypeError('the handler returned None and did not answer; the no-op is b""')
-            except Exception as error:
-                if on_error == "raise":
-                    raise
-                self._report(event, error)
-            # What the handler returned may be a view: nothing is held while the next event is waited for.
-            event = action = None
+            _, _, observation, error = came
+            if on_error == "raise":
+                raise error
+            self._report(observation, error)
+            # Nothing is held while the next event is waited for: neither the observation nor what the traceback holds.
+            del came, observation, error
 
     def _report(self, observation: Observation, error: Exception) -> None:
         log.error("the handler failed on observation %d", observation.sequence, exc_info=error)
