@@ -23,10 +23,14 @@
 //! A waiter that dies asleep leaves `waiters` at 1, which costs its poster needless system calls and nothing else. A
 //! peer that scribbles over its word can make this side sleep too long or call too often: waits have an end.
 
+mod wish;
+
 use core::marker::PhantomData;
 
 use crate::sync::orders::{Orders, Strong};
 use crate::sync::{AtomicU32, Ordering};
+
+pub use wish::Wish;
 
 /// The sequence that a waiter saw before its last look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

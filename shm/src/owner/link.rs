@@ -11,14 +11,14 @@ use super::doorbell;
 use crate::cells::{Head, MappedCells};
 use crate::crash::{Point, point};
 use crate::descriptor::Descriptor;
-use crate::eventcount::EventCount;
+use crate::eventcount::{EventCount, Wish};
 use crate::futex;
 use crate::layout::{Layout, block, down_cells, seat_block, worker_page};
 use crate::map::Map;
 use crate::ring::{Consumer, Full, Poison, Producer};
 use crate::slots::Ledger;
 use crate::stats::{Counter, Stats};
-use crate::sync::{AtomicU32, Ordering, fence};
+use crate::sync::{AtomicU32, Ordering};
 
 /// See the module's text.
 #[derive(Debug)]
@@ -96,6 +96,11 @@ impl Link {
         self.map.word32(self.page + worker_page::UP_TAIL).load(Ordering::Acquire)
     }
 
+    /// Its worker has neither read nor written anything since the seat was granted.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.down_head() == 0 && self.up_tail() == 0
+    }
+
     pub(super) fn has_something(&self) -> bool {
         self.up_tail() != self.head.load(Ordering::Relaxed)
     }
@@ -111,9 +116,8 @@ impl Link {
         point(Point::CommitBefore);
         self.map.word32(self.block + seat_block::UP_HEAD).store(head, Ordering::Release);
         point(Point::CommitAfter);
-        // Partner: the fence in the worker's wait for room, between its wish and its last look at the head.
-        fence(Ordering::SeqCst);
-        if self.map.word32(self.page + worker_page::WANTS_ROOM).load(Ordering::Relaxed) != 0 {
+        // Partner: the worker's wait for room.
+        if Wish::new(self.map.word32(self.page + worker_page::WANTS_ROOM)).is_made() {
             self.post(wake, stats);
         }
     }

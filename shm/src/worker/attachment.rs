@@ -14,7 +14,7 @@ use super::AttachError;
 use crate::attach::{self, Answer, Answered, Call, Granted, Refusal, SeatClaim};
 use crate::cells::{Head, MappedCells};
 use crate::descriptor::Descriptor;
-use crate::eventcount::EventCount;
+use crate::eventcount::{EventCount, Wish};
 use crate::layout::{CONTROL, Geometry, Layout, block, control, down_cells, seat_block, worker_page};
 use crate::map::Map;
 use crate::region::Header;
@@ -258,8 +258,8 @@ impl Attachment {
     }
 
     /// The word that says that this worker waits for room.
-    pub(super) fn wants_room(&self) -> &AtomicU32 {
-        self.map.word32(self.layout.seat_area(self.seat) + worker_page::WANTS_ROOM)
+    pub(super) fn wants_room(&self) -> Wish<'_> {
+        Wish::new(self.map.word32(self.layout.seat_area(self.seat) + worker_page::WANTS_ROOM))
     }
 
     pub(super) fn sequence_word(&self) -> &AtomicU32 {

@@ -12,7 +12,6 @@ use sidecar_core::time::Instant;
 
 use super::{Event, RETRY, SLICE, Worker, WorkerError};
 use crate::owner::doorbell;
-use crate::sync::{Ordering, fence};
 use crate::{clock, futex, sys};
 
 /// How a wait ended.
@@ -86,15 +85,13 @@ impl Worker {
 
     /// Waits until the sidecar has made room in the ring and among the action slots.
     pub(super) fn wait_for_room(&mut self) -> Result<(), WorkerError> {
-        // The wish, then the announcement (with its fence), then the last look; its partner is the fence in the
-        // owner's `commit`, between the new head and its look at the wish.
-        self.attachment.wants_room().store(1, Ordering::Relaxed);
+        // The wish, then the announcement with its fence, then the last look. Partner: the owner's `commit`.
+        self.attachment.wants_room().make();
         let ticket = self.attachment.events().prepare();
-        fence(Ordering::SeqCst);
         let room = self.lock().has_room();
         let woken = if room { Ok(Woken::Look) } else { self.sleep(ticket, SLICE) };
         self.attachment.events().cancel();
-        self.attachment.wants_room().store(0, Ordering::Relaxed);
+        self.attachment.wants_room().withdraw();
         if woken? == Woken::Idle {
             if self.orphan.is_none() && self.attachment.is_disconnected() {
                 self.lose_owner()?;

@@ -1,0 +1,138 @@
+//! How models are run, how teeth are shown to bite, and the few moves that models share.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use sidecar_shm::descriptor::{Descriptor, Kind, RECORD_BYTES};
+use sidecar_shm::ring::{Cells, Consumer, Poison, Producer};
+use sidecar_shm::sync::Ordering;
+use sidecar_shm::sync::orders::Orders;
+
+/// Forced switches in [`explore_bounded`]. Every weakness that the teeth know shows with at most so many.
+const SWITCHES: usize = 3;
+
+/// Runs a model in every order of its steps and with every visibility of its stores.
+pub(crate) fn explore(model: impl Fn() + Send + Sync + 'static) {
+    loom::model::Builder::new().check(model);
+}
+
+/// As [`explore`], for models that have too many orders: those in which threads are switched no more than a few times
+/// while they could go on. Loom's own variable can raise that.
+pub(crate) fn explore_bounded(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(SWITCHES));
+    builder.check(model);
+}
+
+/// How a weakened model has to fail: any other failure is a mistake in the model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Bite {
+    /// Loom saw two accesses of plain memory that nothing orders.
+    Race,
+    /// Everybody sleeps.
+    LostWakeUp,
+    /// A message arrived that was not sent, or not the expected one.
+    WrongMessage,
+}
+
+impl Bite {
+    const fn is_told_by(self) -> &'static [&'static str] {
+        match self {
+            Self::Race => &["Causality violation"],
+            Self::LostWakeUp => &["deadlock"],
+            Self::WrongMessage => &["assertion `left == right` failed", "descriptor of unknown kind"],
+        }
+    }
+}
+
+/// Shows that the model sees the weakness: some run of it has to fail, in the way that the weakness makes it.
+///
+/// # Panics
+/// If none does, or one fails in another way.
+pub(crate) fn must_fail(bite: Bite, model: impl Fn() + Send + Sync + 'static) {
+    let Err(panic) = catch_unwind(AssertUnwindSafe(|| explore_bounded(model))) else {
+        panic!("the model does not see the weakness");
+    };
+    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    let text = text.expect("a panic with a text");
+    assert!(bite.is_told_by().iter().any(|tell| text.contains(tell)), "not {bite:?}, but: {text}");
+}
+
+/// A message that can be told from others by its number, and its record.
+pub(crate) fn message(number: u64) -> (Descriptor, [u8; 9]) {
+    let descriptor = Descriptor {
+        kind: Kind::Record,
+        flags: 0,
+        epoch: 1,
+        sequence: number,
+        slot: 2,
+        generation: 3,
+        offset: 4,
+        length: 5,
+        stamps: [number, 6, 7, !number],
+    };
+    // More than a word, and not a whole one more.
+    (descriptor, [number as u8; 9])
+}
+
+/// Pushes a message into a ring that has room for it.
+pub(crate) fn push<C: Cells, O: Orders>(producer: &mut Producer<C, O>, number: u64) {
+    let (descriptor, record) = message(number);
+    producer.try_push(&descriptor, &record).expect("there is room in this model");
+}
+
+/// Pushes a message as soon as there is room.
+pub(crate) fn push_waiting<C: Cells, O: Orders>(producer: &mut Producer<C, O>, number: u64) {
+    let (descriptor, record) = message(number);
+    while producer.try_push(&descriptor, &record).is_err() {
+        assert_eq!(producer.poison(), None);
+        loom::thread::yield_now();
+    }
+}
+
+/// Takes a message and checks all of its bytes.
+pub(crate) fn pop<C: Cells, O: Orders>(consumer: &mut Consumer<C, O>) -> Result<Option<u64>, Poison> {
+    let mut record = [0; RECORD_BYTES];
+    let Some((descriptor, length)) = consumer.try_pop(&mut record)? else { return Ok(None) };
+    let number = descriptor.sequence;
+    assert_eq!((descriptor, &record[..length]), (message(number).0, &message(number).1[..]));
+    Ok(Some(number))
+}
+
+/// Takes a message as soon as there is one.
+pub(crate) fn pop_waiting<C: Cells, O: Orders>(consumer: &mut Consumer<C, O>) -> u64 {
+    loop {
+        match pop(consumer) {
+            Ok(Some(number)) => return number,
+            Ok(None) => loom::thread::yield_now(),
+            Err(poison) => panic!("{poison}"),
+        }
+    }
+}
+
+/// Declares orders that are the right ones but for what is given.
+macro_rules! weak {
+    ($($name:ident { $($weakness:tt)* })*) => {$(
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) struct $name;
+
+        impl Orders for $name {
+            $($weakness)*
+        }
+    )*};
+}
+
+weak! {
+    RelaxedPublish { const PUBLISH: Ordering = Ordering::Relaxed; }
+    RelaxedObserve { const OBSERVE: Ordering = Ordering::Relaxed; }
+    RelaxedRelease { const RELEASE: Ordering = Ordering::Relaxed; }
+    RelaxedReuse { const REUSE: Ordering = Ordering::Relaxed; }
+    NoPostFence { fn post_fence() {} }
+    NoWaitFence { fn wait_fence() {} }
+    // A flag as futex word, which a known rival has: nothing changes between the last look and the sleep.
+    NoStep { fn step(_sequence: &sidecar_shm::sync::AtomicU32) {} }
+    RelaxedStep {
+        fn step(sequence: &sidecar_shm::sync::AtomicU32) {
+            sequence.store(sequence.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        }
+    }
+}
