@@ -40,13 +40,15 @@ impl<const N: usize> Record<N> {
         if let Some((count, words)) = newest {
             return (Self { offset, count }, Read::Words(words));
         }
-        // The first version goes to the second copy. Killed in the middle of it, a writer leaves the first one blank:
-        // nothing had been recorded yet. Only later can neither copy be whole, and not by a crash alone.
+        // The first version goes to the second copy. Killed in the middle of it, a writer leaves the first one blank,
+        // and the check that it stores last: nothing had been recorded yet. Only later can neither copy be whole, and
+        // not by a crash alone.
         let untouched = |copy: usize| {
             let start = Self::start(offset, copy);
             (0..N + 2).all(|word| map.word64(start + word * 8).load(Ordering::Relaxed) == 0)
         };
-        let torn = map.word64(Self::start(offset, 1)).load(Ordering::Relaxed) == 1;
+        let second = |word: usize| map.word64(Self::start(offset, 1) + word * 8).load(Ordering::Relaxed);
+        let torn = second(0) == 1 && second(N + 1) == 0;
         let blank = untouched(0) && (torn || untouched(1));
         (Self { offset, count: 0 }, if blank { Read::Blank } else { Read::Corrupt })
     }
