@@ -34,7 +34,7 @@ use crate::errors::ErrorLog;
 use crate::journal::{Journal, SeatRecord, Standing};
 use crate::layout::{Geometry, Layout, SEATS, block, control, seat_block};
 use crate::map::Map;
-use crate::slots::{Held, Ledger, Observed, SlotIndex};
+use crate::slots::{Fate, Held, Ledger, Observed, SlotIndex};
 use crate::stats::{Gauge, Stats};
 use crate::sync::Ordering;
 use crate::{clock, region};
@@ -145,7 +145,7 @@ impl Owner {
     /// and delivered at once to a worker that takes deliveries ([`Owner::deliver_pending`]).
     pub fn publish(&mut self, slot: SlotIndex, observed: &Observed) {
         debug_assert!(observed.length <= self.geometry().observation_bytes);
-        self.ledger.hold(slot, observed, 0, &mut self.journal);
+        self.ledger.hold(slot, observed, Fate::default(), &mut self.journal);
         self.behind = true;
         self.deliver();
         self.set_gauges();

@@ -94,6 +94,15 @@ impl Slot {
     }
 }
 
+/// What workers did with an observation in another region.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fate {
+    /// How many died on it.
+    pub(crate) deaths: u16,
+    /// One may have seen it.
+    pub(crate) seen: bool,
+}
+
 /// An observation about to be delivered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delivery {
@@ -169,7 +178,7 @@ impl Ledger {
     }
 
     /// receiving -> held.
-    pub(crate) fn hold(&mut self, slot: SlotIndex, observed: &Observed, deaths: u16, journal: &mut Journal) {
+    pub(crate) fn hold(&mut self, slot: SlotIndex, observed: &Observed, fate: Fate, journal: &mut Journal) {
         let entry = &mut self.slots[slot.at()];
         debug_assert!(entry.receiving, "slot {} was not claimed", slot.0);
         entry.receiving = false;
@@ -181,7 +190,8 @@ impl Ledger {
             length: observed.length,
             first_byte: observed.first_byte,
             last_byte: observed.last_byte,
-            deaths,
+            deaths: fate.deaths,
+            seen: fate.seen,
             applied: entry.record.applied,
             ..SlotRecord::FREE
         };

@@ -15,7 +15,7 @@ use crate::journal::{JOURNAL_MAGIC, Journal, Past, Unreadable, place};
 use crate::layout::{self, Geometry, JOURNAL_BYTES, Layout, SEATS_AREA, header};
 use crate::map::Map;
 use crate::owner::Parts;
-use crate::slots::{Ledger, Observed};
+use crate::slots::{Fate, Ledger, Observed};
 use crate::sync::Ordering;
 use crate::sys;
 
@@ -241,7 +241,7 @@ impl Dead {
                     first_byte: slot.first_byte,
                     last_byte: slot.last_byte,
                 },
-                slot.deaths,
+                Fate { deaths: slot.deaths, seen: slot.seen },
                 journal,
             );
         }

@@ -152,3 +152,24 @@ fn the_region_that_is_passed_on_carries_no_lock() {
     let successor = region::create(&path, &SMALL, &crate::testing::identity(1), clock::now()).unwrap();
     drop((grant, successor, directory));
 }
+
+/// Found by killing a sidecar while it made the region anew: what the last one had delivered came again unflagged.
+#[test]
+fn what_a_worker_may_have_seen_is_flagged_in_a_region_made_anew_as_well() {
+    let (mut side, mut worker) = pair();
+    side.owner.journal().connected();
+    side.owner.journal().note_byte(clock::now());
+    let seen = side.observe(1, b"seen");
+    assert!(!observation(&mut worker).redelivered());
+    drop(worker);
+    let directory = Arc::clone(&side.directory);
+    drop(side);
+    let larger = Geometry { observation_bytes: 2 * SMALL.observation_bytes, ..SMALL };
+    let mut side = Side::at(directory, &larger, clock::now());
+    let unseen = side.observe(1, b"unseen");
+    let mut worker = side.attach().unwrap();
+    side.owner.deliver_pending();
+    let [first, second] = [observation(&mut worker), observation(&mut worker)];
+    assert_eq!((first.sequence(), first.redelivered(), first.payload()), (seen, true, &b"seen"[..]));
+    assert_eq!((second.sequence(), second.redelivered()), (unseen, false));
+}
