@@ -1,8 +1,11 @@
 //! Places in the code at which a crash is worth trying: each store that another process, or a successor, can see.
 //!
-//! Nothing happens there in a product. With the feature `simulation` each one is counted, and can be the last.
+//! Nothing happens there in a product. With the feature `simulation` each [`Point`] is counted, and can be the last.
+//! With the feature `failpoints` so is each single store of a word ([`crate::sync`] tells), and each system call that
+//! others see ([`step`]).
 
 /// Such a place.
+#[cfg_attr(not(feature = "simulation"), expect(unreachable_pub, reason = "a simulation counts them"))]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Point {
     /// A record of the journal is about to be written.
@@ -51,9 +54,19 @@ impl Point {
 
 /// One was reached.
 #[inline]
+#[cfg_attr(feature = "failpoints", track_caller)]
 pub(crate) fn point(point: Point) {
+    step();
     #[cfg(feature = "simulation")]
     crate::simulation::reached(point);
     #[cfg(not(feature = "simulation"))]
     let _ = point;
+}
+
+/// Between two system calls whose effects others see: a file, a name, a socket, a message.
+#[inline]
+#[cfg_attr(feature = "failpoints", track_caller)]
+pub(crate) fn step() {
+    #[cfg(feature = "failpoints")]
+    crate::failpoints::reached(core::panic::Location::caller());
 }

@@ -40,6 +40,8 @@ pub mod descriptor;
 #[cfg(not(sidecar_loom))]
 pub mod errors;
 pub mod eventcount;
+#[cfg(all(feature = "failpoints", not(sidecar_loom)))]
+pub mod failpoints;
 pub mod futex;
 #[cfg(not(sidecar_loom))]
 pub mod journal;

@@ -247,7 +247,9 @@ pub(crate) fn remove(parts: &Parts) {
         build::identity_at(&parts.path).is_ok_and(|identity| identity == (info.dev(), info.ino()))
     });
     if ours {
+        crate::crash::step();
         let _ = std::fs::remove_file(&parts.path);
+        crate::crash::step();
     }
 }
 

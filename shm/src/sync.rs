@@ -5,6 +5,8 @@
 #![allow(clippy::disallowed_types, reason = "this is the one place where raw atomics come from")]
 
 pub mod orders;
+#[cfg(all(feature = "failpoints", not(sidecar_loom)))]
+mod watched;
 
 #[cfg(not(sidecar_loom))]
 mod real {
@@ -17,9 +19,13 @@ mod real {
     /// A boolean that threads share.
     pub type AtomicBool = core::sync::atomic::AtomicBool;
     /// A 32-bit word that threads or processes share.
+    #[cfg(not(feature = "failpoints"))]
     pub type AtomicU32 = core::sync::atomic::AtomicU32;
     /// A 64-bit word that threads or processes share.
+    #[cfg(not(feature = "failpoints"))]
     pub type AtomicU64 = core::sync::atomic::AtomicU64;
+    #[cfg(feature = "failpoints")]
+    pub use super::watched::{AtomicU32, AtomicU64};
     /// A machine word that threads share.
     pub type AtomicUsize = core::sync::atomic::AtomicUsize;
 

@@ -16,6 +16,7 @@ use sidecar_core::time::Instant;
 
 use super::wire::{self, ANSWER, ANSWER_FDS, Refusal, Reply};
 use super::{Candidate, HANDSHAKE, SeatClaim, socket_path};
+use crate::crash::step;
 use crate::{clock, sys};
 
 /// What a sidecar answered.
@@ -90,6 +91,7 @@ impl Call {
             None,
         )?;
         rustix::net::connect(&socket, &address)?;
+        step();
 
         let pid = std::process::id();
         let start_time = sys::start_time(pid).unwrap_or(0);
@@ -102,6 +104,7 @@ impl Call {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         rustix::net::sendmsg(&socket, &[IoSlice::new(&hello)], &mut control, SendFlags::NOSIGNAL)?;
+        step();
         Ok(Self::Waiting(socket, clock::now()))
     }
 
@@ -148,6 +151,7 @@ fn read(socket: OwnedFd) -> io::Result<Answer> {
     if received.bytes == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
+    step();
     let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
     let reply = wire::read_reply(&message[..received.bytes]).map_err(|error| invalid(error.to_string()))?;
     match reply {

@@ -18,6 +18,7 @@ use rustix::process::{Pid, PidfdFlags};
 use super::wire::{self, HELLO, Malformed, Refusal, Reply};
 use super::{Candidate, socket_path};
 use crate::clock;
+use crate::crash::step;
 use crate::owner::{SeatGrant, SeatRefused};
 use crate::sys;
 
@@ -77,6 +78,7 @@ impl Listener {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
+        step();
         let address = SocketAddrUnix::new(&path)?;
         let socket = rustix::net::socket_with(
             AddressFamily::UNIX,
@@ -85,10 +87,13 @@ impl Listener {
             None,
         )?;
         rustix::net::bind(&socket, &address)?;
+        step();
         // Nobody can connect before `listen`, so no one slips in under the umask's mode.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
         let info = path.symlink_metadata()?;
+        step();
         rustix::net::listen(&socket, 16)?;
+        step();
         Ok(Self { socket, path, identity: (info.dev(), info.ino()) })
     }
 
@@ -115,6 +120,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         // Only our own name: a successor may have bound the path anew.
         if self.path.symlink_metadata().is_ok_and(|info| (info.dev(), info.ino()) == self.identity) {
+            step();
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -192,7 +198,9 @@ impl Pending {
             region: grant.region_id,
             total: grant.total_bytes,
         };
+        step();
         self.send(&reply, &[grant.region.as_fd(), grant.doorbell.as_fd(), grant.wake.as_fd()])?;
+        step();
         Ok(Connection { socket: self.socket, pidfd, seat: grant.seat, generation: grant.generation })
     }
 

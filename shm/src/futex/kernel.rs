@@ -60,6 +60,7 @@ pub fn wait_any(words: &[(&AtomicU32, Ticket)], timeout: Duration) -> io::Result
 
 /// Wakes all who sleep on the word: somebody else who sleeps there must not take the one wake-up.
 pub fn wake(word: &AtomicU32) {
+    crate::crash::step();
     // It fails only if the word's memory is gone, and then nobody sleeps there.
     let _ = futex::wake(word, Flags::empty(), i32::MAX.cast_unsigned());
 }

@@ -34,6 +34,7 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
 }
 
 pub(crate) fn ring(fd: BorrowedFd<'_>) {
+    crate::crash::step();
     // It fails only when the counter is full, and then it is readable: the sleeper wakes all the same.
     let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
 }

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use super::CreateError;
 use super::found::Dead;
+use crate::crash::step;
 use crate::layout::{self, Geometry, Layout, control, header};
 use crate::map::Map;
 use crate::owner::Parts;
@@ -73,6 +74,7 @@ impl Built {
             .open(&temporary)
             .map_err(CreateError::io("creating", &temporary))?;
         let name = TemporaryName(Some(temporary.clone()));
+        step();
         let failed = |what| CreateError::io(what, &temporary);
         if !sys::try_lock(&lock).map_err(failed("locking"))? {
             return Err(CreateError::Contended { path: path.to_owned() });
@@ -80,6 +82,7 @@ impl Built {
         // The mode given to open went through the umask.
         lock.set_permissions(std::fs::Permissions::from_mode(0o600))
             .map_err(failed("setting the mode of"))?;
+        step();
         match rustix::fs::fallocate(&lock, FallocateFlags::empty(), 0, total) {
             Ok(()) => {}
             Err(Errno::NOSPC) => {
@@ -90,6 +93,7 @@ impl Built {
             }
             Err(error) => return Err(failed("reserving space for")(error.into())),
         }
+        step();
         // A description of its own, without the lock: this one is mapped and passed on.
         let shared = open_options().open(&temporary).map_err(failed("opening"))?;
         let map = Arc::new(Map::writable(&shared, layout.total()).map_err(failed("mapping"))?);
@@ -113,15 +117,19 @@ impl Built {
 
     fn publish(mut self, path: &Path, flags: RenameFlags) -> Result<Option<Parts>, CreateError> {
         let Some(temporary) = self.name.0.take() else { return Ok(None) };
+        step();
         match rustix::fs::renameat_with(CWD, &temporary, CWD, path, flags) {
-            Ok(()) => Ok(Some(Parts {
-                path: path.to_owned(),
-                lock: self.lock,
-                shared: self.shared,
-                map: self.map,
-                layout: self.layout,
-                region: self.region,
-            })),
+            Ok(()) => {
+                step();
+                Ok(Some(Parts {
+                    path: path.to_owned(),
+                    lock: self.lock,
+                    shared: self.shared,
+                    map: self.map,
+                    layout: self.layout,
+                    region: self.region,
+                }))
+            }
             // Somebody else's file appeared, or a starting sidecar swept ours away.
             Err(Errno::EXIST | Errno::NOENT) => {
                 let _ = std::fs::remove_file(temporary);
