@@ -152,6 +152,8 @@ pub mod worker_page {
     pub const WANTS_ROOM: usize = 448;
     /// u32: 1 when the worker waits on its eventfd instead of the futex.
     pub const BY_EVENTFD: usize = 452;
+    /// u32: 1 once the worker has mapped the region: it knows of its seat.
+    pub const TAKEN_UP: usize = 456;
 }
 
 /// Number and size of the slots: what a user chooses.
@@ -299,7 +301,7 @@ const _: () = {
     assert!(HEADROOM as usize == PAGE, "the payload must start on a page");
     assert!(block(SEATS) <= CONTROL + PAGE, "blocks of the seats fit the control page");
     assert!(seat_block::UP_WAITERS + 64 <= control::BLOCK_BYTES);
-    assert!(worker_page::BY_EVENTFD + 4 <= PAGE);
+    assert!(worker_page::TAKEN_UP + 4 <= PAGE);
     assert!(RING_CAPACITY >= MAX_OBSERVATION_SLOTS + 16, "records fit beside every observation");
     // Room for all actions of a seat and one record for each slot, so that a release never waits for an action.
     assert!(RING_CAPACITY >= MAX_ACTION_SLOTS + MAX_OBSERVATION_SLOTS);

@@ -96,9 +96,9 @@ impl Link {
         self.map.word32(self.page + worker_page::UP_TAIL).load(Ordering::Acquire)
     }
 
-    /// Its worker has neither read nor written anything since the seat was granted.
-    pub(super) fn is_untouched(&self) -> bool {
-        self.down_head() == 0 && self.up_tail() == 0
+    /// The worker knows that it has this seat.
+    pub(super) fn is_taken_up(&self) -> bool {
+        self.map.word32(self.page + worker_page::TAKEN_UP).load(Ordering::Acquire) != 0
     }
 
     pub(super) fn has_something(&self) -> bool {

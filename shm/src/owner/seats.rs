@@ -121,6 +121,8 @@ pub(super) struct Seat {
     pub(super) blame: Option<u32>,
     /// The process is proved gone; the seat becomes empty when its ring has been read.
     pub(super) gone: bool,
+    /// Its worker said that it is ready when its connection had broken: true again if it comes back.
+    pub(super) ready_unheard: bool,
     pub(super) wake: Option<OwnedFd>,
 }
 
@@ -134,7 +136,16 @@ impl Seat {
     ) -> Self {
         let link = Link::open(map, layout, index, ledger);
         let drain_to = (record.standing == Standing::Dying).then(|| link.up_tail());
-        Self { record, connected: false, link, drain_to, blame: None, gone: false, wake: None }
+        Self {
+            record,
+            connected: false,
+            link,
+            drain_to,
+            blame: None,
+            gone: false,
+            ready_unheard: false,
+            wake: None,
+        }
     }
 
     /// Whether anything that its worker wrote is still read.
@@ -155,6 +166,7 @@ impl Owner {
         if let Some(seat) = self.seat_to_return_to(candidate) {
             return self.grant(seat, true, candidate);
         }
+        self.forget_unheard(candidate);
         if let Some(live) = self.live() {
             let record = self.seats[live].record;
             let late = Self::now().since(self.since) > SURVIVOR_RETURNS_WITHIN;
@@ -169,6 +181,23 @@ impl Owner {
         };
         self.reset(free);
         self.grant(free, false, candidate)
+    }
+
+    /// A process that says hello anew, and for which a seat was kept of which it never heard (its answer was lost with a
+    /// sidecar, or came too late), will never use that seat. What was delivered there
+    /// is free for the one that it gets now.
+    fn forget_unheard(&mut self, candidate: &Candidate) {
+        for seat in 0..SEATS {
+            let Seat { record, connected, link, .. } = &self.seats[seat];
+            let same = record.pid != 0
+                && record.start_time != 0
+                && (record.pid, record.start_time) == (candidate.pid, candidate.start_time);
+            let waits = matches!(record.standing, Standing::Live | Standing::Dying) && !connected;
+            if same && waits && !link.is_taken_up() {
+                // There are two.
+                self.seat_proved_dead(seat as u8, record.generation);
+            }
+        }
     }
 
     /// The connection of a worker ended: a successor may come. A late word about an earlier worker changes nothing.
@@ -347,6 +376,7 @@ impl Owner {
             page + worker_page::DOWN_WAITERS,
             page + worker_page::WANTS_ROOM,
             page + worker_page::BY_EVENTFD,
+            page + worker_page::TAKEN_UP,
             block(seat) + seat_block::POISONED,
             block(seat) + seat_block::DOWN_TAIL,
             block(seat) + seat_block::UP_HEAD,
@@ -355,6 +385,7 @@ impl Owner {
             map.word32(word).store(0, Ordering::Relaxed);
         }
         self.seats[seat].link = Link::open(map, layout, seat, &self.ledger);
+        self.seats[seat].ready_unheard = false;
         let generation = self.seats[seat].record.generation.wrapping_add(1);
         map.word32(self.generation_word(seat)).store(generation, Ordering::Release);
         self.seats[seat].record.generation = generation;

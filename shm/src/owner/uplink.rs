@@ -84,6 +84,11 @@ impl Owner {
             return Ok(None);
         }
         let live = self.live();
+        if let Some(live) = live
+            && core::mem::take(&mut self.seats[live].ready_unheard)
+        {
+            return Ok(Some(FromWorker::Record(ToSidecar::Ready)));
+        }
         for seat in (0..SEATS).filter(|seat| Some(*seat) != live).chain(live) {
             while self.seats[seat].is_read() {
                 if let Some(poison) = self.seats[seat].link.down_poison() {
@@ -142,8 +147,11 @@ impl Owner {
                 }
                 self.set_gauges();
             }
-            // What a worker that is gone said about being ready is no longer so; why it failed is worth hearing.
-            ToSidecar::Ready if self.seats[seat].record.standing == Standing::Dying => {}
+            // What a worker that is gone said about being ready is no longer so, unless only its connection broke and
+            // it comes back; why it failed is worth hearing.
+            ToSidecar::Ready if self.seats[seat].record.standing == Standing::Dying => {
+                self.seats[seat].ready_unheard = true;
+            }
             other => out = Handled::Out(FromWorker::Record(other)),
         }
         let entry = &mut self.seats[seat];

@@ -147,6 +147,7 @@ impl Attachment {
         let seat = usize::from(granted.seat);
         map.allow_writing(layout.seat_area(seat), layout.seat_bytes())?;
         map.allow_writing(layout.observations(), length - layout.observations())?;
+        map.word32(layout.seat_area(seat) + worker_page::TAKEN_UP).store(1, Ordering::Release);
         let map = Arc::new(map);
         let down = MappedCells::new(
             Arc::clone(&map),

@@ -1,6 +1,8 @@
 //! Workers that die, and who comes after them.
 
 use super::*;
+use crate::attach::Candidate;
+use crate::sys;
 
 #[test]
 fn a_dead_workers_observations_go_to_its_successor_oldest_first_and_flagged() {
@@ -168,4 +170,52 @@ fn child_echoes_until_the_end() {
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+/// Found by simulation: a connection broke while the model was loading, the worker said that it was ready, came back,
+/// and nobody ever heard of it.
+#[test]
+fn ready_that_was_said_over_a_broken_connection_is_heard_when_the_worker_is_back() {
+    let mut side = Side::new(&SMALL);
+    let mut worker = side.attach().unwrap();
+    let seat = side.owner.live_seat().unwrap();
+    side.connections.clear();
+    side.owner.seat_connection_ended(seat.seat, seat.generation);
+    worker.ready().unwrap();
+    side.settle();
+    let waiting = std::thread::spawn(move || {
+        until(|| {
+            let _ = worker.next(Some(Duration::from_millis(1))).unwrap();
+            worker.is_attached().then_some(())
+        });
+        worker
+    });
+    let said = until(|| {
+        side.serve();
+        side.poll().unwrap()
+    });
+    assert_eq!(said, Said::Record(Box::new(ToSidecar::Ready)));
+    drop(waiting.join().unwrap());
+}
+
+/// Found by simulation: a sidecar died between granting a seat and saying so. The seat was kept for a process that knew
+/// nothing of it, with an observation that was delivered there and never came free.
+#[test]
+fn a_process_that_never_heard_of_its_seat_gets_another_and_leaves_nothing_behind() {
+    let mut side = Side::new(&SMALL);
+    let pid = std::process::id();
+    let candidate = Candidate { pid, start_time: sys::start_time(pid).unwrap(), seat: None };
+    let lost = side.owner.seat_join(&candidate).unwrap();
+    side.owner.deliver_pending();
+    let sequence = side.observe(1, b"x");
+    side.owner.seat_connection_ended(lost.seat, lost.generation);
+    let mut worker = side.attach().unwrap();
+    side.owner.deliver_pending();
+    let seen = observation(&mut worker);
+    assert_eq!((seen.sequence(), seen.redelivered()), (sequence, true));
+    worker.answer(seen, b"y").unwrap();
+    assert_eq!(side.action().0, sequence);
+    side.send(sequence);
+    side.settle();
+    assert_eq!(side.owner.free_slots(), SMALL.observation_slots);
 }
