@@ -81,6 +81,11 @@ pub fn set_attach(answer: Option<Attach>) -> Option<Attach> {
     ATTACH.with_borrow_mut(|next| core::mem::replace(next, answer))
 }
 
+/// Whether the answer that was put in place last still waits for a handshake.
+pub fn is_attach_waiting() -> bool {
+    ATTACH.with_borrow(Option::is_some)
+}
+
 /// Whether the clock of this thread is a simulation's.
 pub fn is_active() -> bool {
     NOW.get().is_some()
