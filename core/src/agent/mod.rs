@@ -263,6 +263,12 @@ impl Agent {
         self.sessions.current()
     }
 
+    /// Whether actions of `epoch` may still be sent, now or after a redial; 0 is the warm-up's round trip.
+    #[must_use]
+    pub fn is_session_open(&self, epoch: Epoch) -> bool {
+        self.sessions.is_open(epoch)
+    }
+
     /// The `101` has come and the connection isn't over.
     #[must_use]
     pub fn is_open(&self) -> bool {

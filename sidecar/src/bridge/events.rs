@@ -76,7 +76,9 @@ impl Bridge {
                 self.observation(epoch, sequence, length, moved, first_byte, last_byte);
             }
             Event::ObservationTooLarge { epoch, sequence, size } => {
-                let waiting = Waiting { epoch, sequence, last_byte: now, failed: false, timed_out: false };
+                let since = Some(now);
+                let waiting =
+                    Waiting { epoch, sequence, last_byte: now, since, failed: false, timed_out: false };
                 self.too_large(waiting, size, now);
             }
             Event::Drain { reason } => {
@@ -116,7 +118,13 @@ impl Bridge {
         let slot = self.slot.take().expect("the agent completes an observation only in the slot on offer");
         // The session's next observation shows that the action before it arrived.
         self.outbox.forget(|kept| kept.state == State::Sent && kept.epoch == epoch);
-        self.waiting.push(Waiting { epoch, sequence, last_byte, failed: false, timed_out: false });
+        if !self.agent.is_session_open(epoch) {
+            // Its session was closed by us while its bytes were still coming: nobody may answer it.
+            self.owner.unclaim(slot);
+            return self.owner.stats().count(Counter::DroppedFrames);
+        }
+        let since = Some(last_byte);
+        self.waiting.push(Waiting { epoch, sequence, last_byte, since, failed: false, timed_out: false });
         // The session's own record comes before its first observation.
         self.tell_worker();
         self.owner.publish(slot, &Observed { epoch, sequence, length, first_byte, last_byte });

@@ -53,7 +53,7 @@ impl Bridge {
     }
 
     /// Nobody will answer it: its slot is needed for the next one.
-    fn give_up(&mut self, sequence: u64) {
+    pub(super) fn give_up(&mut self, sequence: u64) {
         self.waiting.retain(|waiting| waiting.sequence != sequence);
         self.owner.answered(sequence);
     }
@@ -101,10 +101,13 @@ impl Bridge {
     pub(super) fn worker_deadline(&self) -> Option<Instant> {
         let timeout = self.rules.worker_timeout?;
         let oldest = self.waiting.iter().find(|waiting| !waiting.failed && !waiting.timed_out)?;
-        Some(oldest.last_byte + timeout)
+        Some(oldest.since? + timeout)
     }
 
     pub(super) fn check_worker_timeout(&mut self, now: Instant) {
+        for waiting in &mut self.waiting {
+            waiting.since.get_or_insert(now);
+        }
         if self.worker_deadline().is_none_or(|due| due > now) {
             return;
         }

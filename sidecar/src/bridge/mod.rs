@@ -124,6 +124,8 @@ struct Waiting {
     epoch: sidecar_core::tunnel::Epoch,
     sequence: u64,
     last_byte: Instant,
+    /// Since when a worker may be at it; the take-over for what a predecessor left, `None` until the first turn.
+    since: Option<Instant>,
     /// The failure policy has decided about it; what a worker says later is ignored.
     failed: bool,
     /// `--worker-timeout` has passed, and the policy was asked once.

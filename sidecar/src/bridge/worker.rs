@@ -20,6 +20,7 @@ impl From<&Held> for Waiting {
             sequence: held.sequence,
             // Its times passed in another process: no latency is recorded for it.
             last_byte: Instant::default(),
+            since: None,
             failed: false,
             timed_out: false,
         }
@@ -112,6 +113,7 @@ impl Bridge {
                     let sequence = kept.sequence;
                     let dropped = self.outbox.forget(|kept| kept.sequence == sequence);
                     self.owner.stats().add(Counter::DroppedActions, dropped);
+                    self.give_up(sequence);
                 }
                 Err(Refused::Down | Refused::Held | Refused::Closing) => return None,
             }
