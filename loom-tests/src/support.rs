@@ -1,6 +1,7 @@
 //! How models are run, how teeth are shown to bite, and the few moves that models share.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use core::panic::AssertUnwindSafe;
+use std::panic::catch_unwind;
 
 use sidecar_shm::descriptor::{Descriptor, Kind, RECORD_BYTES};
 use sidecar_shm::ring::{Cells, Consumer, Poison, Producer};
@@ -52,7 +53,8 @@ pub(crate) fn must_fail(bite: Bite, model: impl Fn() + Send + Sync + 'static) {
     let Err(panic) = catch_unwind(AssertUnwindSafe(|| explore_bounded(model))) else {
         panic!("the model does not see the weakness");
     };
-    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    let text =
+        panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     let text = text.expect("a panic with a text");
     assert!(bite.is_told_by().iter().any(|tell| text.contains(tell)), "not {bite:?}, but: {text}");
 }
