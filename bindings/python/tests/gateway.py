@@ -43,6 +43,13 @@ def children(pid: int) -> list[int]:
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
 
 
+def stat(binary: str, shm: str) -> dict:
+    """What `sidecar stat` reads from a region."""
+    command = [binary, "stat", "--shm", shm, "--json"]
+    shown = subprocess.run(command, capture_output=True, check=True, timeout=WATCHDOG)
+    return json.loads(shown.stdout)
+
+
 class Rig:
     """A gateway, and a sidecar that has dialled it."""
 
@@ -146,13 +153,7 @@ class Rig:
     # What can be seen from outside
 
     def stat(self) -> dict:
-        shown = subprocess.run(
-            [self.binary, "stat", "--shm", self.shm, "--json"],
-            capture_output=True,
-            check=True,
-            timeout=WATCHDOG,
-        )
-        return json.loads(shown.stdout)
+        return stat(self.binary, self.shm)
 
     def output(self) -> str:
         return self.log.read_text(errors="replace")
