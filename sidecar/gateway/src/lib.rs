@@ -9,8 +9,35 @@
 //! inspect  breaches of RFC 6455 that fastwebsockets lets pass  outlet   writing, in unfriendly ways on request
 //! ```
 //!
-//! Standard output carries one JSON object a line: first `{"listening":"127.0.0.1:PORT","endpoint":"ws://..."}`, then
-//! [`report::GatewayEvent`]s, at the end the [`report::Report`].
+//! # Standard output
+//!
+//! One JSON object a line: first the address, then [`report::GatewayEvent`]s, which all have `event`, and at the end
+//! the [`report::Report`], which has none. Numbers are of steps, frames or nanoseconds; cases and steps count from 0.
+//!
+//! ```json
+//! {"endpoint":"ws://127.0.0.1:9000/api/challenge/tunnel","listening":"127.0.0.1:9000"}
+//! {"event":"connected","agent":"6f1f...","resumed":false}
+//! {"event":"case","case":0,"session":"1728..."}
+//! {"event":"step","case":0,"step":25}
+//! {"event":"exchange_lost","case":0,"step":30,"why":"cut on request"}
+//! {"event":"disconnected","agent":"6f1f...","why":"cut on request"}
+//! {"event":"refused","status":401,"why":"there is no such job"}
+//! {"event":"case_ended","case":0,"solved":true,"steps":500,"how":"solved"}
+//! {"event":"drained","agent":"6f1f..."}
+//! {"event":"window_expired","agent":"6f1f..."}
+//! {"cases":1,"solved":1,"steps":500,"latency_ns":{"count":499,"p50":90000,"p99":210000,"max":900000},
+//!  "lost_exchanges":1,"reasked":1,"duplicate_answers":0,"dropped_frames":0,"unknown_session":0,"connections":2,
+//!  "faults_left":0,"failure":null}
+//! ```
+//!
+//! (The report is one line too.) A job ends when each case was played and each agent has closed after `drain`, or with
+//! the reconnect window of an agent (`failure`); in the latter case dials are answered with 401 for `--linger` more.
+//!
+//! # Lockstep without sequence numbers
+//!
+//! An answer names its session but not its observation, so the gateway takes any answer while one is outstanding. With
+//! `--on-lost reask`, an answer that was kept for longer than `--reask-after` and comes behind the second asking
+//! counts for the step after it: real simulators cannot tell either.
 
 pub mod args;
 pub mod cartpole;

@@ -144,6 +144,30 @@ mod tests {
         assert_eq!(Latency::of(&mut times), Latency { count: 200, p50: 100, p99: 198, max: 200 });
     }
 
+    /// What others read from the report.
+    #[test]
+    fn the_report_keeps_its_names() {
+        let report = serde_json::to_value(Report::default()).unwrap();
+        let mut names: Vec<&str> = report.as_object().unwrap().keys().map(String::as_str).collect();
+        names.sort_unstable();
+        let expected = [
+            "cases",
+            "connections",
+            "dropped_frames",
+            "duplicate_answers",
+            "failure",
+            "faults_left",
+            "latency_ns",
+            "lost_exchanges",
+            "reasked",
+            "solved",
+            "steps",
+            "unknown_session",
+        ];
+        assert_eq!(names, expected);
+        assert!(report.get("event").is_none(), "the report is the line without `event`");
+    }
+
     #[test]
     fn an_event_is_one_line_of_json() {
         let event = GatewayEvent::Step { case: 1, step: 25 };
