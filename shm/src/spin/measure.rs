@@ -4,6 +4,8 @@ use core::time::Duration;
 use std::sync::OnceLock;
 use std::thread;
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 use crate::eventcount::EventCount;
 use crate::sync::{AtomicU32, Ordering};
 use crate::{clock, futex};
@@ -69,39 +71,80 @@ impl Way {
     }
 }
 
-/// Half of the median round trip between two threads that sleep. `None`: too few in the time given.
+/// Half of the median round trip between two threads that sleep, each on a core of its own if there are two: left
+/// alone the scheduler puts them on one core, which costs less and is nothing that spinning could save. `None`: too few
+/// round trips in the time given.
 fn measured(most_time: Duration) -> Option<Duration> {
     let (there, back) = (Way::default(), Way::default());
-    let mut trips = Vec::with_capacity(ROUNDS);
-    thread::scope(|scope| {
-        let partner = thread::Builder::new().name("wake-cost".into()).spawn_scoped(scope, || {
-            let mut last = 0;
-            // Ends with the game, or when the other side is not heard of: it never outlives it by more.
-            while let Some(ball) = there.receive(last, most_time) {
-                if ball == END {
-                    break;
-                }
-                back.send(ball);
-                last = ball;
+    let cores = two_cores();
+    let mut trips = thread::scope(|scope| {
+        // Threads of their own, so that the caller's affinity stays as it is.
+        let start = |name: &str| thread::Builder::new().name(name.into());
+        let partner = start("wake-partner").spawn_scoped(scope, || {
+            if let Some((_, core)) = &cores {
+                stay_on(core);
             }
+            answer(&there, &back, most_time);
         });
-        if partner.is_err() {
-            return;
-        }
-        let started = clock::now();
-        for ball in 1..=ROUNDS as u32 {
-            let thrown = clock::now();
-            let left = most_time.saturating_sub(thrown.since(started));
-            there.send(ball);
-            if back.receive(ball - 1, left).is_none() {
-                break;
-            }
-            trips.push(clock::now().since(thrown));
-        }
-        there.send(END);
-    });
+        let player = partner.and_then(|_| {
+            start("wake-cost").spawn_scoped(scope, || {
+                if let Some((core, _)) = &cores {
+                    stay_on(core);
+                }
+                play(&there, &back, most_time)
+            })
+        });
+        player.ok().and_then(|player| player.join().ok())
+    })?;
     trips.sort_unstable();
     (trips.len() >= LEAST_ROUNDS).then(|| trips[trips.len() / 2] / 2)
+}
+
+/// Ends with the game, or when the other side is not heard of.
+fn answer(there: &Way, back: &Way, patience: Duration) {
+    let mut last = 0;
+    while let Some(ball) = there.receive(last, patience) {
+        if ball == END {
+            break;
+        }
+        back.send(ball);
+        last = ball;
+    }
+}
+
+fn play(there: &Way, back: &Way, most_time: Duration) -> Vec<Duration> {
+    let mut trips = Vec::with_capacity(ROUNDS);
+    let started = clock::now();
+    for ball in 1..=ROUNDS as u32 {
+        let thrown = clock::now();
+        let left = most_time.saturating_sub(thrown.since(started));
+        there.send(ball);
+        if back.receive(ball - 1, left).is_none() {
+            break;
+        }
+        trips.push(clock::now().since(thrown));
+    }
+    there.send(END);
+    trips
+}
+
+/// The first and the last core that this thread may run on, as far apart as numbers go: neighbours may be two threads
+/// of one core.
+fn two_cores() -> Option<(CpuSet, CpuSet)> {
+    let allowed = sched_getaffinity(None).ok()?;
+    let first = (0..CpuSet::MAX_CPU).find(|core| allowed.is_set(*core))?;
+    let last = (first + 1..CpuSet::MAX_CPU).rev().find(|core| allowed.is_set(*core))?;
+    let only = |core| {
+        let mut set = CpuSet::new();
+        set.set(core);
+        set
+    };
+    Some((only(first), only(last)))
+}
+
+fn stay_on(core: &CpuSet) {
+    // Where it is forbidden the scheduler decides, and the measurement is of that.
+    let _ = sched_setaffinity(None, core);
 }
 
 #[cfg(all(test, not(sidecar_loom)))]
@@ -117,6 +160,13 @@ mod tests {
         if let Some(cost) = cost {
             assert!(cost > Duration::from_nanos(100), "{cost:?}");
         }
+    }
+
+    #[test]
+    fn the_callers_affinity_stays_as_it_is() {
+        let before = sched_getaffinity(None).unwrap();
+        measured(Duration::from_millis(2));
+        assert_eq!(sched_getaffinity(None).unwrap(), before);
     }
 
     #[test]
