@@ -7,6 +7,7 @@ use std::path::Path;
 
 use core::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -96,11 +97,16 @@ impl Call {
         let pid = std::process::id();
         let start_time = sys::start_time(pid).unwrap_or(0);
         let hello = wire::write_hello(&Candidate { pid, start_time, seat: claim });
-        let pidfd = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
-        let fds = [pidfd.as_fd()];
+        let pidfd = match rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()) {
+            Ok(pidfd) => Some(pidfd),
+            // Under Valgrind or a sandbox's kernel; where the sidecar has SO_PEERPIDFD it needs none from us.
+            Err(Errno::NOSYS) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let fds: Vec<_> = pidfd.iter().map(AsFd::as_fd).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         rustix::net::sendmsg(&socket, &[IoSlice::new(&hello)], &mut control, SendFlags::NOSIGNAL)?;
