@@ -10,6 +10,7 @@ mod orphans;
 mod plan;
 mod python;
 mod runner;
+mod simulate;
 mod steps;
 mod tool;
 
@@ -19,11 +20,14 @@ use steps::{Context, STEPS};
 
 const USAGE: &str = "\
 usage: cargo xtask test [--only STEP]... [--list]
+       cargo xtask simulate [--seconds N] [--schedules N] [--first SEED] [--seed SEED]
        cargo xtask wheel
 
   test            every step, in order; goes on after a failure and says so at the end
   --only STEP     this step and those it needs; may be repeated
   --list          the steps
+
+  simulate        the protocol in virtual time, from fresh seeds; --seed SEED tells one schedule's story
 
   wheel           the Python package, in target/wheels";
 
@@ -33,6 +37,7 @@ enum Request {
     Help,
     List,
     Wheel,
+    Simulate(simulate::Simulate),
     Test { only: Vec<String> },
 }
 
@@ -48,6 +53,7 @@ fn main() -> ExitCode {
             }
             ExitCode::SUCCESS
         }
+        Ok(Request::Simulate(simulate)) => simulate.run().unwrap_or_else(|error| refuse(&error)),
         Ok(Request::Wheel) => wheel().unwrap_or_else(|error| refuse(&error)),
         Ok(Request::Test { only }) => test(&only).unwrap_or_else(|error| refuse(&error)),
         Err(error) => refuse(&format!("{error}\n{USAGE}")),
@@ -63,6 +69,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
     let mut arguments = arguments.peekable();
     match arguments.next().as_deref() {
         Some("test") => {}
+        Some("simulate") => return simulate::Simulate::parse(arguments).map(Request::Simulate),
         Some("wheel") => {
             return arguments
                 .next()

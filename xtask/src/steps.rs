@@ -11,6 +11,7 @@ use crate::orphans;
 use crate::plan::{Leftovers, Step};
 use crate::python;
 use crate::runner::{Runner, Stop};
+use crate::simulate;
 use crate::tool::Tool;
 
 /// A whole build on a slow machine with two cores, with the tests behind it.
@@ -49,6 +50,9 @@ pub(crate) const STEPS: &[Step<Context>] = &[
     }),
     step("unit", "unit, property, conformance and documentation tests of every crate", |context| {
         context.cargo(["test", "--workspace"])
+    }),
+    step("simulation", "200,000 schedules of the whole protocol in virtual time", |context| {
+        simulate::run(context, &simulate::FIXED, BUILD_LIMIT)
     }),
     step("loom", "models of the concurrent code under every interleaving", loom),
     step("no-alloc", "core links without std and without an allocator", |context| {
@@ -157,7 +161,7 @@ impl Context {
         self.target.join("release/sidecar")
     }
 
-    fn cargo_tool<const N: usize>(&self, arguments: [&str; N]) -> Tool {
+    pub(crate) fn cargo_tool<const N: usize>(&self, arguments: [&str; N]) -> Tool {
         Tool::new(&self.cargo, &self.root, NO_CARGO).args(arguments).env("CARGO_TARGET_DIR", &self.target)
     }
 

@@ -1,0 +1,564 @@
+//! What has to be true, whatever happens: the promises of the design, checked at the places where they show.
+//!
+//! The oracle sees both ends of everything: each byte that the gateway wrote, each byte that the sidecar was given,
+//! each send that the sidecar started, each observation that a worker took. Where it can't know (a sidecar that died
+//! between a receive and its journal, slots that are all taken) it keeps silent rather than guess.
+
+use crate::plan::{Lost, Policy, SECOND, SLOT_BYTES};
+use crate::wire;
+use crate::world::World;
+
+/// What bytes of the gateway end with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mark {
+    Observation(usize),
+    SessionOpen(usize),
+    SessionClose(usize),
+    Warmup,
+    Drain,
+}
+
+/// An observation as it was sent, once: the same step asked again is another one.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    pub(crate) session: usize,
+    pub(crate) step: u32,
+    pub(crate) length: usize,
+    /// Connection that it was sent on.
+    conn: usize,
+    /// The sidecar's process has all of its bytes.
+    pub(crate) consumed: bool,
+    /// ... and has dealt with them: from here on it may not be lost.
+    sealed: bool,
+    /// It needs no answer: too large, or a worker gave it up.
+    pub(crate) excused: bool,
+    /// It may be what a crash cost.
+    in_flight: bool,
+    /// A worker has answered it.
+    pub(crate) answered: bool,
+    /// Workers that took it, by number.
+    takers: Vec<u32>,
+    /// Workers that may still look at it.
+    pub(crate) views: u32,
+    /// Sends of an action for it that were started, and where the last one was.
+    started: u32,
+    started_on: usize,
+    /// Actions for it that the gateway got.
+    received: u32,
+}
+
+impl Delivery {
+    pub(crate) fn new(session: usize, step: u32, length: usize, conn: usize) -> Self {
+        Self {
+            session,
+            step,
+            length,
+            conn,
+            consumed: false,
+            sealed: false,
+            excused: length > SLOT_BYTES as usize,
+            in_flight: false,
+            answered: false,
+            takers: Vec::new(),
+            views: 0,
+            started: 0,
+            started_on: 0,
+            received: 0,
+        }
+    }
+}
+
+/// A session, from all sides.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) name: String,
+    pub(crate) case: usize,
+    pub(crate) answered: Vec<bool>,
+    /// Steps that were asked.
+    pub(crate) asked: u32,
+    /// Actions that the gateway got.
+    pub(crate) answers: u32,
+    pub(crate) progress: u64,
+    /// The last observation without payload.
+    pub(crate) empty: Option<usize>,
+    /// The sidecar has been told that it is over.
+    closed: bool,
+    closed_for_sure: bool,
+    /// Numbers that workers know it by.
+    epochs: Vec<u32>,
+    /// The sidecar had reason to start it anew.
+    pub(crate) forfeited: bool,
+}
+
+impl Session {
+    pub(crate) fn new(name: String, case: usize, steps: u32, now: u64) -> Self {
+        Self {
+            name,
+            case,
+            answered: vec![false; steps as usize],
+            asked: 0,
+            answers: 0,
+            progress: now,
+            empty: None,
+            closed: false,
+            closed_for_sure: false,
+            epochs: Vec::new(),
+            forfeited: false,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Oracle {
+    pub(crate) deliveries: Vec<Delivery>,
+    pub(crate) sessions: Vec<Session>,
+    /// The session that the sidecar has open, if that is known.
+    open: Option<usize>,
+    open_known: bool,
+    /// Given to the sidecar since its last turn.
+    fresh: Vec<(Mark, Option<usize>)>,
+    /// Observations without payload, by epoch and sequence.
+    empties: Vec<(u32, u64, usize)>,
+    /// Replies of the failure policy that are due at most.
+    pub(crate) replies_due: u32,
+    replied: bool,
+    agent: Option<String>,
+}
+
+/// The bytes of an observation: its number, and a pattern that follows from it.
+pub(crate) fn observation(number: usize, length: usize) -> Vec<u8> {
+    let mut payload = Vec::with_capacity(length);
+    if length >= 12 {
+        payload.extend_from_slice(b"OBS\0");
+        payload.extend_from_slice(&(number as u64).to_le_bytes());
+    }
+    payload.extend((payload.len()..length).map(|index| pattern(number, index)));
+    payload
+}
+
+/// The bytes of an action for it.
+pub(crate) fn action(number: usize, worker: u32, length: usize) -> Vec<u8> {
+    let mut payload = b"ACT\0".to_vec();
+    payload.extend_from_slice(&(number as u64).to_le_bytes());
+    payload.extend_from_slice(&worker.to_le_bytes());
+    payload.extend((payload.len()..length).map(|index| pattern(number ^ worker as usize, index)));
+    payload
+}
+
+/// What `--on-failure reply` says.
+pub(crate) const REPLY: &[u8] = b"RPL no action";
+
+const fn pattern(number: usize, index: usize) -> u8 {
+    (number.wrapping_mul(31) ^ index.wrapping_mul(7) ^ index >> 8) as u8
+}
+
+fn number_in(payload: &[u8]) -> Option<usize> {
+    Some(u64::from_le_bytes(*payload.get(4..)?.first_chunk::<8>()?) as usize)
+}
+
+impl Oracle {
+    pub(crate) fn new() -> Self {
+        // The empty session id is the warm-up's.
+        let warmup = Session::new(String::new(), usize::MAX, 1, 0);
+        Self {
+            deliveries: Vec::new(),
+            sessions: vec![warmup],
+            open: None,
+            open_known: true,
+            fresh: Vec::new(),
+            empties: Vec::new(),
+            replies_due: 0,
+            replied: false,
+            agent: None,
+        }
+    }
+
+    /// Observations that may hold a slot, at most.
+    fn pressure(&self) -> usize {
+        let holds = |it: &&Delivery| {
+            let waits = it.started == 0 && !self.sessions[it.session].closed;
+            it.consumed && it.length <= SLOT_BYTES as usize && (it.views > 0 || waits)
+        };
+        self.deliveries.iter().filter(holds).count()
+    }
+}
+
+impl World {
+    /// The sidecar was given the bytes up to a mark.
+    pub(crate) fn oracle_consumed(&mut self, at: usize, mark: Mark) {
+        if self.conns[at].sidecar_closing {
+            return;
+        }
+        // Behind a frame that finds no slot nothing is read.
+        let sure = self.oracle.pressure() <= self.plan.slots as usize;
+        let oracle = &mut self.oracle;
+        match mark {
+            Mark::Observation(delivery) => {
+                let session = oracle.deliveries[delivery].session;
+                if session != 0 && oracle.open_known && oracle.open != Some(session) {
+                    return;
+                }
+                oracle.deliveries[delivery].consumed = true;
+                if oracle.deliveries[delivery].excused {
+                    // Larger than a slot: the failure policy answers it.
+                    oracle.replies_due = oracle.replies_due.saturating_add(1);
+                }
+                oracle.fresh.push((mark, None));
+            }
+            Mark::SessionOpen(session) => {
+                let before = oracle.open.replace(session).filter(|before| *before != session);
+                oracle.open_known = true;
+                if let Some(before) = before {
+                    oracle.sessions[before].closed = true;
+                    oracle.sessions[before].closed_for_sure = sure;
+                }
+                oracle.fresh.push((mark, before));
+            }
+            Mark::SessionClose(session) => {
+                if oracle.open == Some(session) {
+                    oracle.open = None;
+                }
+                oracle.sessions[session].closed = true;
+                oracle.sessions[session].closed_for_sure = sure;
+                oracle.fresh.push((mark, Some(session)));
+            }
+            Mark::Drain => {
+                self.gateway.drain = true;
+                self.coverage.row("drain");
+            }
+            Mark::Warmup => {}
+        }
+    }
+
+    /// The sidecar has turned: what it was given before has been dealt with, if there was room for it.
+    pub(crate) fn oracle_turned(&mut self) {
+        if self.oracle.fresh.is_empty() {
+            return;
+        }
+        let room = self.oracle.pressure() <= self.plan.slots as usize;
+        for (mark, _) in core::mem::take(&mut self.oracle.fresh) {
+            if let Mark::Observation(delivery) = mark
+                && room
+            {
+                self.oracle.deliveries[delivery].sealed = true;
+            }
+            if !room {
+                self.coverage.row("all slots taken");
+            }
+        }
+    }
+
+    /// The sidecar has died: what it was given last may be lost, and what it had closed may be open.
+    pub(crate) fn oracle_died(&mut self, at_a_store: bool) {
+        self.sidecar.ready_turn = None;
+        if at_a_store {
+            self.sidecar.last_byte = self.sidecar.recorded_byte;
+        }
+        // Between the record that an action is started and its first byte it counts as sent: the one frame in flight.
+        let in_flight = |it: &&mut Delivery| it.answered && it.sealed && it.started == 0 && !it.excused;
+        if at_a_store && let Some(delivery) = self.oracle.deliveries.iter_mut().find(in_flight) {
+            delivery.in_flight = true;
+        }
+        for (mark, closed) in core::mem::take(&mut self.oracle.fresh) {
+            self.oracle.open_known &= matches!(mark, Mark::Observation(_));
+            if let Some(closed) = closed {
+                self.oracle.sessions[closed].closed = false;
+                self.oracle.sessions[closed].closed_for_sure = false;
+            }
+        }
+    }
+
+    /// A successor did not go on with the session: too late, or nothing was there to go on with.
+    pub(crate) fn oracle_forfeited(&mut self) {
+        for delivery in &mut self.oracle.deliveries {
+            delivery.excused = true;
+        }
+        for session in &mut self.oracle.sessions {
+            session.forfeited = true;
+        }
+        self.oracle.open = None;
+        self.oracle.open_known = true;
+        self.oracle.agent = None;
+        self.oracle.empties.clear();
+        self.sidecar.ready_known = false;
+        self.sidecar.cold_starts += 1;
+    }
+
+    /// A gateway sees a redial: under the same agent id, always.
+    pub(crate) fn oracle_dialled(&mut self, agent: &str) {
+        let before = self.oracle.agent.replace(agent.to_owned());
+        if before.is_some_and(|before| before != agent) {
+            if !self.plan.fresh_agent {
+                return self.fail(format!("promise 4: dialled as {agent}, another agent than before"));
+            }
+            self.coverage.row("fresh agent id on a wedge");
+            self.oracle_forfeited();
+        }
+    }
+
+    /// The sidecar starts to send: whole frames, or the request.
+    pub(crate) fn oracle_sends(&mut self, at: usize, bytes: &[u8]) {
+        if bytes.starts_with(b"GET ") {
+            return;
+        }
+        let frame = match wire::client_frame(bytes) {
+            Ok(Some((frame, length))) if length == bytes.len() => frame,
+            other => return self.fail(format!("the sidecar sends something else than one frame: {other:?}")),
+        };
+        if frame.opcode == wire::CLOSE {
+            self.conns[at].sidecar_closing = true;
+        }
+        if frame.opcode == wire::TEXT && frame.payload.windows(7).any(|bytes| bytes == b"\"ready\"") {
+            self.sidecar.ready_turn.get_or_insert(self.coverage.turns);
+        }
+        if frame.opcode != wire::BINARY {
+            return;
+        }
+        let (name, payload) = match wire::split_data(&frame.payload) {
+            Ok((name, payload)) => (name.to_owned(), payload),
+            Err(why) => return self.fail(format!("the sidecar sends {why}")),
+        };
+        if payload == REPLY {
+            // One may be sent again to unfreeze the simulator, like any action.
+            let since = self.now - self.conns[at].since;
+            let unfrozen = self.plan.unfreeze.is_some_and(|least| since >= least.as_nanos() as u64);
+            if self.oracle.replies_due > 0 {
+                self.oracle.replies_due -= 1;
+                self.oracle.replied = true;
+            } else if !unfrozen || !core::mem::replace(&mut self.oracle.replied, false) {
+                return self.fail("a reply of the failure policy without a failure".into());
+            }
+            self.coverage.row("failure policy: reply");
+            return;
+        }
+        let Some(number) = number_in(payload).filter(|_| payload.starts_with(b"ACT\0")) else {
+            return self.fail("an action that no worker made".into());
+        };
+        self.note(|| format!("sidecar sends the action for observation {number}"));
+        self.action_started(at, number, &name, payload);
+    }
+
+    fn action_started(&mut self, at: usize, number: usize, name: &str, payload: &[u8]) {
+        let room = self.oracle.pressure() < self.plan.slots as usize;
+        let Some(delivery) = self.oracle.deliveries.get(number) else {
+            return self.fail(format!("an action for observation {number}, which does not exist"));
+        };
+        let session = &self.oracle.sessions[delivery.session];
+        if !delivery.consumed {
+            return self.fail(format!("an action for observation {number}, which has not arrived"));
+        }
+        if session.name != name {
+            return self.fail(format!("promise 1: observation {number} is answered under session {name:?}"));
+        }
+        if session.closed && session.closed_for_sure && room {
+            return self
+                .fail(format!("promise 1: observation {number} is answered though its session is closed"));
+        }
+        let worker = payload.get(12..16).and_then(|bytes| bytes.first_chunk::<4>());
+        let worker = worker.map_or(0, |bytes| u32::from_le_bytes(*bytes));
+        if payload != action(number, worker, payload.len()) {
+            return self.fail(format!("the action for observation {number} is not what the worker wrote"));
+        }
+        if !delivery.takers.contains(&worker) {
+            return self.fail(format!("worker {worker} answered observation {number}, which it never took"));
+        }
+        if delivery.started > 0 {
+            let since = self.now - self.conns[at].since;
+            let unfrozen = self.plan.unfreeze.is_some_and(|least| since >= least.as_nanos() as u64);
+            if !unfrozen || delivery.started > 1 || delivery.started_on == at {
+                return self.fail(format!("promise 1: the action for observation {number} is sent again"));
+            }
+            self.coverage.row("unfreeze");
+        }
+        let delivery = &mut self.oracle.deliveries[number];
+        delivery.started += 1;
+        delivery.started_on = at;
+    }
+
+    /// The gateway got an action: for which observation?
+    pub(crate) fn oracle_received(&mut self, session: &str, payload: &[u8]) -> Option<usize> {
+        if payload == REPLY {
+            let open = |it: &Delivery| {
+                let session_of = &self.oracle.sessions[it.session];
+                it.consumed && session_of.name == session && !session_of.answered[it.step as usize]
+            };
+            return self.oracle.deliveries.iter().position(open);
+        }
+        let Some(number) = number_in(payload).filter(|number| *number < self.oracle.deliveries.len()) else {
+            self.fail("the gateway got an action that no worker made".into());
+            return None;
+        };
+        let delivery = &mut self.oracle.deliveries[number];
+        delivery.received += 1;
+        if delivery.received > delivery.started {
+            self.fail(format!("promise 1: the gateway got the action for observation {number} twice"));
+            return None;
+        }
+        self.note(|| format!("gateway <- action for observation {number}"));
+        Some(number)
+    }
+
+    /// A worker takes an observation: which, and is it whole?
+    pub(crate) fn oracle_taken(
+        &mut self,
+        worker: u32,
+        epoch: u32,
+        sequence: u64,
+        redelivered: bool,
+        payload: &[u8],
+    ) -> Option<usize> {
+        let number = if payload.is_empty() { self.empty(epoch, sequence) } else { number_in(payload) };
+        let Some(number) = number.filter(|number| *number < self.oracle.deliveries.len()) else {
+            self.fail(format!("worker {worker} got an observation that nobody sent (sequence {sequence})"));
+            return None;
+        };
+        let delivery = &mut self.oracle.deliveries[number];
+        let again = !delivery.takers.is_empty();
+        delivery.takers.push(worker);
+        delivery.views += 1;
+        let (consumed, length, session) = (delivery.consumed, delivery.length, delivery.session);
+        self.note(|| {
+            let again = if redelivered { ", redelivered" } else { "" };
+            format!("worker {worker} takes observation {number} (sequence {sequence}, epoch {epoch}{again})")
+        });
+        if !consumed && self.oracle.open_known {
+            self.fail(format!("worker {worker} got observation {number}, which has not arrived"));
+        } else if payload != observation(number, length) {
+            self.fail(format!("promise 2: observation {number} is damaged in its slot"));
+        } else if again && !redelivered {
+            self.fail(format!(
+                "promise 2: observation {number} comes again, and is not marked as redelivered"
+            ));
+        }
+        if again {
+            self.coverage.row("redelivered to a successor");
+        }
+        self.known_by(session, epoch);
+        Some(number)
+    }
+
+    /// A worker is told of a session.
+    pub(crate) fn oracle_opened(&mut self, name: &str, epoch: u32) {
+        match self.oracle.sessions.iter().rposition(|session| session.name == name) {
+            Some(session) => self.known_by(session, epoch),
+            None => self.fail(format!("a worker is told of session {name:?}, which no gateway opened")),
+        }
+    }
+
+    /// A session keeps its number, whatever happens to connections and sidecars.
+    fn known_by(&mut self, session: usize, epoch: u32) {
+        let given_up = self.plan.policy == Policy::Close
+            && (self.plan.worker_timeout.is_some()
+                || self.worker_deaths >= 3
+                || self.oracle.deliveries.iter().any(|it| it.session == session && it.excused));
+        let it = &mut self.oracle.sessions[session];
+        if it.epochs.contains(&epoch) {
+            return;
+        }
+        it.epochs.push(epoch);
+        if it.epochs.len() > 1 && !it.forfeited && !given_up && !it.name.is_empty() {
+            let text = format!("promise 3: session {:?} is known by epochs {:?}", it.name, it.epochs);
+            self.fail(text);
+        }
+    }
+
+    /// The observation without payload that a worker knows by these numbers.
+    fn empty(&mut self, epoch: u32, sequence: u64) -> Option<usize> {
+        let oracle = &mut self.oracle;
+        if let Some((_, _, number)) = oracle.empties.iter().find(|it| (it.0, it.1) == (epoch, sequence)) {
+            return Some(*number);
+        }
+        let taken = |number: usize| oracle.empties.iter().any(|it| it.2 == number);
+        // The session is known by its epoch, or else is the one that is open, or else any that nobody has seen yet.
+        let find = |rank: u32| {
+            let fits = |it: &Delivery| {
+                let session = &oracle.sessions[it.session];
+                let unseen = session.epochs.is_empty() || session.forfeited;
+                let fits = match rank {
+                    0 => session.epochs.contains(&epoch),
+                    1 => unseen && oracle.open == Some(it.session),
+                    _ => unseen,
+                };
+                it.length == 0 && it.consumed && !it.excused && (it.session == 0) == (epoch == 0) && fits
+            };
+            let mut all = oracle.deliveries.iter().enumerate();
+            all.find(|(number, it)| fits(it) && !taken(*number)).map(|(number, _)| number)
+        };
+        let number = (0..3).find_map(find)?;
+        oracle.empties.push((epoch, sequence, number));
+        Some(number)
+    }
+
+    /// A case made no progress for a long time: is there an explanation?
+    pub(crate) fn oracle_stuck(&mut self, session: usize) {
+        let it = &self.oracle.sessions[session];
+        if it.forfeited || it.closed || self.sidecar.bad_model {
+            return;
+        }
+        let mut explained = false;
+        let mut verdict = None;
+        for (number, delivery) in self.oracle.deliveries.iter().enumerate() {
+            if delivery.session != session || it.answered[delivery.step as usize] {
+                continue;
+            }
+            if delivery.excused {
+                explained = true;
+            } else if delivery.sealed && delivery.started == 0 && !delivery.in_flight {
+                verdict = Some(format!("promises 2 to 4: observation {number} is held, and never answered"));
+            } else if delivery.started > 0
+                && delivery.received == 0
+                && !self.conns[delivery.started_on].faulted
+            {
+                verdict =
+                    Some(format!("the action for observation {number} was lost on a healthy connection"));
+            } else if !delivery.consumed && !self.conns[delivery.conn].faulted && self.oracle.open_known {
+                verdict = Some(format!("observation {number} was lost on a healthy connection"));
+            }
+        }
+        if explained {
+            return;
+        }
+        if verdict.is_none() && self.plan.lost == Lost::Reask {
+            verdict = Some("a gateway that asks again got no answer".into());
+        }
+        if let Some(verdict) = verdict {
+            self.fail(verdict);
+        }
+        self.coverage.row("stalled for ever, by a loss in flight");
+    }
+
+    /// A worker gave up on an observation.
+    pub(crate) fn oracle_failed(&mut self, number: usize) {
+        self.oracle.deliveries[number].excused = self.plan.policy != Policy::Hold;
+        self.oracle.sessions[self.oracle.deliveries[number].session].forfeited |=
+            self.plan.policy == Policy::Close;
+        if self.plan.policy == Policy::Reply {
+            self.oracle.replies_due += 1;
+        }
+        let row = match self.plan.policy {
+            Policy::Hold => "failure policy: hold",
+            Policy::Reply => "worker fails, reply is due",
+            Policy::Close => "failure policy: close",
+        };
+        self.coverage.row(row);
+    }
+
+    /// The window closed: could the sidecar have been back?
+    pub(crate) fn oracle_window_expired(&mut self) {
+        let connected = self.current.is_some_and(|at| self.conns[at].established && self.conns[at].sidecar);
+        let usable = [
+            self.refused_until,
+            self.unanswered_until,
+            self.unresolved_until,
+            self.sidecar.since,
+            self.sidecar.disconnected,
+            self.last_fault,
+        ];
+        let usable = usable.into_iter().max().unwrap_or(0);
+        let odd = self.gateway.terminal || self.gateway.instant_closes > 0 || self.gateway.closed_at_once > 0;
+        if self.sidecar.alive && !connected && !odd && self.now.saturating_sub(usable) > 20 * SECOND {
+            self.fail("promise 3: the window expired though nothing was in the way".into());
+        }
+    }
+}

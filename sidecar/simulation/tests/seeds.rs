@@ -1,0 +1,47 @@
+//! The fixed seeds that every test run goes through. More of them, and fresh ones: `cargo xtask simulate`.
+
+use sidecar_simulation::{Coverage, Stage};
+
+/// Few enough for an unoptimised build.
+const SEEDS: u64 = 4_000;
+
+#[test]
+fn fixed_seeds_keep_every_promise() {
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4) as u64;
+    let share = |worker: u64| {
+        move || {
+            let stage = Stage::new().unwrap();
+            let mut coverage = Coverage::default();
+            for seed in (1..=SEEDS).filter(|seed| seed % workers == worker) {
+                if let Err(broken) = stage.run(seed, &mut coverage) {
+                    let story = stage.tell(seed).join("\n");
+                    panic!("seed {seed}: {}\n{story}", broken.what);
+                }
+            }
+            coverage
+        }
+    };
+    let threads: Vec<_> = (0..workers).map(|worker| std::thread::spawn(share(worker))).collect();
+    let mut coverage = Coverage::default();
+    for thread in threads {
+        match thread.join() {
+            Ok(counts) => coverage.add(&counts),
+            Err(payload) => std::panic::resume_unwind(payload),
+        }
+    }
+    println!("{coverage}");
+    assert_eq!(coverage.schedules, SEEDS);
+    assert!(coverage.faults() > SEEDS, "a fault and more in each schedule");
+    let missing = coverage.missing();
+    assert!(missing.is_empty(), "never met: {missing:?}");
+}
+
+#[test]
+fn a_seed_tells_the_same_story_each_time() {
+    let stage = Stage::new().unwrap();
+    for seed in [11, 12, 13] {
+        let story = stage.tell(seed);
+        assert!(story.len() > 10, "{story:?}");
+        assert_eq!(story, stage.tell(seed));
+    }
+}
