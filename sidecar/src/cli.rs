@@ -107,6 +107,10 @@ pub struct RunArgs {
     /// File with an observation that the worker gets before `ready`, so that a forward pass really runs
     #[arg(long, value_name = "FILE")]
     pub warmup_payload: Option<PathBuf>,
+    /// Stay as a parent that starts the sidecar again when it dies of a signal; the next one takes region, worker and
+    /// session over
+    #[arg(long)]
+    pub supervise: bool,
     /// Serve counters over HTTP in Prometheus' text format
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,

@@ -17,6 +17,7 @@
 //! | [`driver`] | sockets over io_uring or epoll |
 //! | [`control`] | everything that may be slow |
 //! | [`config`] | flags, environment, state file, tokens |
+//! | [`supervise`] | `--supervise`: the parent that starts a dead sidecar again |
 //! | [`demo`], [`stat`], [`worker`] | the other subcommands; `sidecar gateway` is a crate of its own |
 
 pub mod bridge;
@@ -32,4 +33,5 @@ pub mod log;
 pub mod report;
 pub mod run;
 pub mod stat;
+pub mod supervise;
 pub mod worker;

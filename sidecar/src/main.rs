@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use sidecar::cli::{Cli, Command};
 use sidecar::exit::Exit;
+use sidecar::log::Format;
+use sidecar::report::Failure;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -16,6 +18,9 @@ fn main() -> ExitCode {
         }
     };
     sidecar::log::start(cli.talk.log_format, cli.talk.level());
+    if cli.command.is_none() && cli.run.supervise {
+        return sidecar::supervise::run().unwrap_or_else(|failure| fail(&failure, cli.talk.log_format));
+    }
     let result = match cli.command {
         None => sidecar::run::run(&cli.run),
         Some(Command::Demo(args)) => sidecar::demo::run(&args),
@@ -25,9 +30,11 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(exit) => exit.into(),
-        Err(failure) => {
-            failure.print(cli.talk.log_format);
-            Exit::Failed.into()
-        }
+        Err(failure) => fail(&failure, cli.talk.log_format),
     }
+}
+
+fn fail(failure: &Failure, format: Format) -> ExitCode {
+    failure.print(format);
+    Exit::Failed.into()
 }

@@ -17,7 +17,7 @@ use sidecar_shm::spin::Spin;
 use crate::bridge::{Bridge, FailurePolicy, Rules};
 use crate::cli::{OnFailure, RunArgs};
 use crate::config::{self, Lookup, Target, TokenSources};
-use crate::control::{self, Host, Signalled};
+use crate::control::{self, Host, Signalled, WindDown};
 use crate::driver::{self, Preference, SocketOptions};
 use crate::exit::Exit;
 use crate::frame_loop::{FrameLoop, Waiting};
@@ -126,7 +126,12 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let waiting = Waiting { spin: Spin::measure(args.spin, 2), busy: args.busy_poll };
     let frame_loop = FrameLoop::new(bridge, choice.driver, command_queue, requests, socket_options, waiting);
     let (outcome, bridge) = frame_loop.run()?;
-    drop(end);
+    let wind_down = match outcome {
+        Outcome::Left => WindDown::LeaveWorker,
+        _ => WindDown::EndWorker,
+    };
+    // A control thread that could not start has nothing to wind down.
+    let _ = end.send(wind_down);
     let control_result = control_result.recv();
     if control.join().is_err() {
         return Err(Failure::new("the control thread panicked").hint("report this, with the log above"));

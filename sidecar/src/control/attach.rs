@@ -39,13 +39,17 @@ pub(super) async fn serve(shared: Rc<Shared>, listener: Listener) {
 
 /// Watches the process of a seat that a dead sidecar left, for as long as it has not attached again.
 pub(super) async fn watch_orphan(shared: Rc<Shared>, orphan: Orphan) {
-    let Orphan { seat, generation, pidfd, .. } = orphan;
+    let Orphan { seat, generation, pid, pidfd } = orphan;
+    if pidfd.is_none() && pid == 0 {
+        // Of another pid namespace: it can't be found from here and so not be proved dead. It comes back or stays lost.
+        return;
+    }
     if let Some(process) = pidfd.and_then(|pidfd| Readable::new(pidfd.as_fd()).ok()) {
         shared.attached.send_modify(|attached| *attached += 1);
         ended(&process).await;
         shared.attached.send_modify(|attached| *attached -= 1);
     }
-    // Without a pidfd there is no such process any more.
+    // Without a pidfd there is no process of that pid any more.
     shared.frame_loop.send(Command::ConnectionEnded { seat, generation });
     shared.frame_loop.send(Command::ProvedDead { seat, generation });
 }

@@ -13,9 +13,11 @@ use std::sync::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 
-use super::Shared;
+use super::{Shared, WindDown};
 use crate::frame_loop;
 
+/// In the environment of each worker that a sidecar started.
+const MARK: &str = "SIDECAR_CHILD";
 /// How often a worker may die before it was ever ready.
 const WARMUP_STARTS: u32 = 3;
 /// How long a restarted sidecar waits for its predecessor's worker.
@@ -35,26 +37,31 @@ static GROUP: Mutex<Option<Pid>> = Mutex::new(None);
 pub(super) struct Keeper {
     command: Vec<OsString>,
     shm: PathBuf,
-    survivor_expected: bool,
+    /// Pids of the workers that a dead predecessor left.
+    survivors: Vec<u32>,
 }
 
 impl Keeper {
-    pub(super) fn new(command: Vec<OsString>, shm: PathBuf, survivor_expected: bool) -> Self {
-        Self { command, shm, survivor_expected }
+    pub(super) fn new(command: Vec<OsString>, shm: PathBuf, survivors: Vec<u32>) -> Self {
+        Self { command, shm, survivors }
     }
 
     pub(super) async fn run(self, shared: Rc<Shared>) {
         let mut ending = shared.ending.subscribe();
         tokio::select! {
             () = self.keep(&shared) => {}
-            _ = ending.wait_for(|&ending| ending) => {}
+            _ = ending.wait_for(Option::is_some) => {}
         }
-        end_group().await;
+        // A worker that was lost ends the run: its group goes now.
+        let wind_down = *shared.ending.borrow();
+        if wind_down != Some(WindDown::LeaveWorker) {
+            end_group().await;
+        }
     }
 
     async fn keep(&self, shared: &Shared) {
-        if self.survivor_expected {
-            wait_for_survivor(shared).await;
+        if !self.survivors.is_empty() {
+            self.wait_for_survivor(shared).await;
         }
         let mut starts_before_ready = 0;
         let mut backoff = FIRST_BACKOFF;
@@ -89,16 +96,39 @@ impl Keeper {
 
     fn spawn(&self) -> std::io::Result<Child> {
         let mut command = Command::new(&self.command[0]);
-        command.args(&self.command[1..]).env("SIDECAR_SHM", &self.shm).process_group(0);
+        command.args(&self.command[1..]).env("SIDECAR_SHM", &self.shm).env(MARK, "1").process_group(0);
         for variable in crate::config::TOKEN_VARIABLES {
             command.env_remove(variable);
         }
         let child = command.spawn()?;
         let group = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
-        *GROUP.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = group;
+        set_group(group);
         tracing::info!(pid = child.id(), "worker started");
         Ok(child)
     }
+
+    async fn wait_for_survivor(&self, shared: &Shared) {
+        let mut attached = shared.attached.subscribe();
+        if tokio::time::timeout(SURVIVOR, attached.wait_for(|&attached| attached > 0)).await.is_err() {
+            return tracing::info!("no worker of the previous sidecar attached within 2 s; starting one");
+        }
+        tracing::info!("the previous sidecar's worker is alive and keeps its model");
+        // It ends with this sidecar as if this one had started it.
+        set_group(self.survivors.iter().find_map(|pid| group_of_child(*pid)));
+        // The sender lives in `Shared`, so the wait ends with the survivor's death alone.
+        let _ = attached.wait_for(|&attached| attached == 0).await;
+        signal_group(Signal::KILL);
+        set_group(None);
+    }
+}
+
+/// The process group of a worker, if a sidecar started it: nobody else's is ever signalled.
+fn group_of_child(pid: u32) -> Option<Pid> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let mark = format!("{MARK}=1");
+    let marked = environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes());
+    let group = rustix::process::getpgid(Pid::from_raw(pid.cast_signed())).ok()?;
+    (marked && group != rustix::process::getpgrp()).then_some(group)
 }
 
 /// Waits for the child's end, which the frame loop may ask for.
@@ -112,22 +142,16 @@ async fn wait(mut child: Child, shared: &Shared) -> String {
     };
     // What is left of the group (a shell's children) goes with it.
     signal_group(Signal::KILL);
-    *GROUP.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
+    set_group(None);
     status.as_ref().map_or_else(ToString::to_string, ExitStatus::to_string)
-}
-
-async fn wait_for_survivor(shared: &Shared) {
-    let mut attached = shared.attached.subscribe();
-    if tokio::time::timeout(SURVIVOR, attached.wait_for(|&attached| attached > 0)).await.is_err() {
-        return tracing::info!("no worker of the previous sidecar attached within 2 s; starting one");
-    }
-    tracing::info!("the previous sidecar's worker is alive and keeps its model");
-    // The sender lives in `Shared`, so the wait ends with the survivor's death alone.
-    let _ = attached.wait_for(|&attached| attached == 0).await;
 }
 
 fn group() -> Option<Pid> {
     *GROUP.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn set_group(group: Option<Pid>) {
+    *GROUP.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = group;
 }
 
 fn signal_group(signal: Signal) {

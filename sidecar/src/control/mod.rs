@@ -77,7 +77,16 @@ pub(crate) struct Shared {
     /// The frame loop asks for the current worker to be dropped.
     drop_worker: Notify,
     /// Set when the process winds down.
-    ending: watch::Sender<bool>,
+    ending: watch::Sender<Option<WindDown>>,
+}
+
+/// What becomes of the worker when the process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WindDown {
+    /// It is ended.
+    EndWorker,
+    /// It stays, for the sidecar that takes over.
+    LeaveWorker,
 }
 
 /// How the runtime is hosted.
@@ -89,7 +98,8 @@ pub enum Host {
     Plain,
 }
 
-/// Runs until `end` is received (or its sender is gone), then ends the child worker and returns.
+/// Runs until `end` is received, then does with the child worker what that says. If the sender is gone the worker is
+/// ended.
 ///
 /// # Errors
 /// The runtime could not be made.
@@ -98,7 +108,7 @@ pub fn run(
     host: Host,
     frame_loop: (Sender<Command>, DoorbellHandle),
     requests: mpsc::UnboundedReceiver<Request>,
-    end: oneshot::Receiver<()>,
+    end: oneshot::Receiver<WindDown>,
     signalled: Signalled,
 ) -> std::io::Result<()> {
     let to_frame_loop = ToFrameLoop::new(frame_loop.0, frame_loop.1);
@@ -117,7 +127,7 @@ async fn serve(
     setup: Setup,
     frame_loop: ToFrameLoop,
     mut requests: mpsc::UnboundedReceiver<Request>,
-    mut end: oneshot::Receiver<()>,
+    mut end: oneshot::Receiver<WindDown>,
     signalled: Signalled,
 ) {
     let shared = Rc::new(Shared {
@@ -125,10 +135,10 @@ async fn serve(
         attached: watch::Sender::new(0),
         ready: watch::Sender::new(false),
         drop_worker: Notify::new(),
-        ending: watch::Sender::new(false),
+        ending: watch::Sender::new(None),
     });
     let Setup { target, tokens, token, worker, shm, orphans, listener, metrics } = setup;
-    let survivor_expected = !orphans.is_empty();
+    let survivors = orphans.iter().map(|orphan| orphan.pid).collect();
     signals::watch(&shared, signalled);
     tokio::task::spawn_local(attach::serve(Rc::clone(&shared), listener));
     for orphan in orphans {
@@ -138,20 +148,22 @@ async fn serve(
         tokio::task::spawn_local(metrics::serve(address, shm.clone()));
     }
     let child = (!worker.is_empty()).then(|| {
-        let keeper = child::Keeper::new(worker, shm, survivor_expected);
+        let keeper = child::Keeper::new(worker, shm, survivors);
         tokio::task::spawn_local(keeper.run(Rc::clone(&shared)))
     });
     let mut dialler = Dialler { target, tokens, token };
-    loop {
+    let mut open = true;
+    let wind_down = loop {
         tokio::select! {
-            _ = &mut end => break,
-            request = requests.recv() => match request {
+            wind_down = &mut end => break wind_down.unwrap_or(WindDown::EndWorker),
+            request = requests.recv(), if open => match request {
                 Some(request) => answer(request, &mut dialler, &shared).await,
-                None => break,
+                // The frame loop has ended, and how follows.
+                None => open = false,
             }
         }
-    }
-    shared.ending.send_replace(true);
+    };
+    shared.ending.send_replace(Some(wind_down));
     if let Some(child) = child {
         // A panic of the keeper has been reported by its task.
         let _ = child.await;
