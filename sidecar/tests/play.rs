@@ -2,36 +2,27 @@
 
 mod support;
 
-use support::{Gateway, Region, Running, main_job, sidecar, with_worker};
+use support::{FAST, FAST_GATEWAY, Gateway, Region, Running, main_job, sidecar, with_worker};
 
-/// Timers at a twentieth of life, on the sidecar's side.
-const FAST: [&str; 16] = [
-    "--redial-after-silence",
-    "3750ms",
-    "--redial-after-close",
-    "1650ms",
-    "--hold-answers",
-    "50ms",
-    "--ping-after",
-    "1s",
-    "--dead-after",
-    "2s",
-    "--backoff-base",
-    "12ms",
-    "--backoff-max",
-    "250ms",
-    "--capacity-window",
-    "100ms",
-];
-/// The same on the gateway's.
-const FAST_GATEWAY: [&str; 6] = ["--ping-interval", "1s", "--read-deadline", "2250ms", "--window", "1500ms"];
+const UNKNOWN_CONTROL: &str = "control frame of the unknown type \"evaluating\"";
+const TOO_LARGE: [&str; 2] = ["too_large", "observation of 300000 bytes is larger than a slot (65536)"];
 
 /// Plays the gateway's cases to the end under each driver; all must be solved.
 fn solved(gateway_arguments: &[&str], sidecar_arguments: &[&str]) -> Vec<(serde_json::Value, String)> {
+    solved_with(&[], gateway_arguments, sidecar_arguments)
+}
+
+/// The same where the region's error log and counters will hold something.
+fn solved_with(
+    expected: &[&str],
+    gateway_arguments: &[&str],
+    sidecar_arguments: &[&str],
+) -> Vec<(serde_json::Value, String)> {
     ["uring", "epoll"]
         .into_iter()
         .map(|io| {
-            let (report, code, said) = play(gateway_arguments, &[sidecar_arguments, &["--io", io]].concat());
+            let (report, code, said) =
+                play(expected, gateway_arguments, &[sidecar_arguments, &["--io", io]].concat());
             assert_eq!(code, 0, "{said}");
             assert_eq!(report["solved"], report["cases"], "{report}\n{said}");
             (report, said)
@@ -39,8 +30,13 @@ fn solved(gateway_arguments: &[&str], sidecar_arguments: &[&str]) -> Vec<(serde_
         .collect()
 }
 
-fn play(gateway_arguments: &[&str], sidecar_arguments: &[&str]) -> (serde_json::Value, i32, String) {
+fn play(
+    expected: &[&str],
+    gateway_arguments: &[&str],
+    sidecar_arguments: &[&str],
+) -> (serde_json::Value, i32, String) {
     let region = Region::new();
+    region.expect(expected);
     let gateway = Gateway::start(&[&FAST_GATEWAY, gateway_arguments].concat());
     let mut command = main_job(&region, &gateway.endpoint);
     command.args(FAST).args(sidecar_arguments);
@@ -76,6 +72,7 @@ fn a_warm_up_payload_is_answered_before_ready_and_goes_no_further() {
     // A policy that cannot make anything of it fails the warm-up, and the run.
     std::fs::write(&payload, [0; 3]).unwrap();
     let region = Region::new();
+    region.expect(&["warm-up failed: 3 bytes are no cart-pole observation"]);
     let gateway = Gateway::start(&["--cases", "1"]);
     let mut command = main_job(&region, &gateway.endpoint);
     command.arg("--warmup-payload").arg(&payload);
@@ -91,14 +88,16 @@ fn fragments_empty_finals_single_bytes_and_pings_between_change_nothing() {
     solved(&["--cases", "1", "--payload", "20000", "--fragment", "700", "--ping-between-fragments"], &[]);
     solved(&["--cases", "1", "--one-byte-writes"], &[]);
     solved(&["--cases", "1", "--payload", "70000", "--split-headers"], &[]);
-    solved(&["--cases", "1", "--unknown-control"], &[]);
+    solved_with(&[UNKNOWN_CONTROL], &["--cases", "1", "--unknown-control"], &[]);
 }
 
 #[test]
 fn a_cut_in_mid_session_is_mended_and_no_answer_is_given_twice() {
     for how in ["after", "before", "mid-frame"] {
         let cut = format!("100:{how}");
-        for (report, said) in solved(&["--cases", "1", "--on-lost", "reask", "--cut-at", &cut], &[]) {
+        for (report, said) in
+            solved_with(&["connection lost"], &["--cases", "1", "--on-lost", "reask", "--cut-at", &cut], &[])
+        {
             assert!(said.contains("redialling"), "{said}");
             assert_eq!(report["duplicate_answers"], 0, "{how}: {report}\n{said}");
         }
@@ -108,29 +107,35 @@ fn a_cut_in_mid_session_is_mended_and_no_answer_is_given_twice() {
 #[test]
 fn ten_cuts_are_ten_first_cuts() {
     let cuts = "40,80,120,160,200,240,280,320,360,400";
-    solved(&["--cases", "1", "--on-lost", "reask", "--cut-at", cuts], &[]);
+    solved_with(&["connection lost"], &["--cases", "1", "--on-lost", "reask", "--cut-at", cuts], &[]);
 }
 
 #[test]
 fn a_close_frame_in_mid_session_is_no_end() {
-    solved(&["--cases", "1", "--on-lost", "reask", "--close-at", "50"], &[]);
+    let closed = "connection lost: closed with code 1001: on request";
+    solved_with(&[closed], &["--cases", "1", "--on-lost", "reask", "--close-at", "50"], &[]);
 }
 
 #[test]
 fn refusals_that_pass_are_waited_out() {
-    solved(&["--cases", "1", "--refuse", "500:3"], &[]);
+    let refused = "connection lost: upgrade refused with status 500";
+    solved_with(&[refused], &["--cases", "1", "--refuse", "500:3"], &[]);
 }
 
 #[test]
 fn each_malformed_frame_costs_a_redial_or_a_line_and_never_the_job() {
     for kind in ["masked", "rsv", "opcode", "length"] {
         let malformed = ["--cases", "1", "--on-lost", "reask", "--malformed", kind];
-        for (_, said) in solved(&malformed, &[]) {
+        for (_, said) in solved_with(&["connection lost: protocol violation"], &malformed, &[]) {
             assert!(said.contains("redialling"), "{kind}: {said}");
         }
     }
-    for kind in ["short-data", "sid-overrun", "json"] {
-        for (_, said) in solved(&["--cases", "1", "--malformed", kind], &[]) {
+    for (kind, noted) in [
+        ("short-data", ["dropped_frames", "data frame dropped: shorter than 4 bytes"]),
+        ("sid-overrun", ["dropped_frames", "data frame dropped: session id reaches past"]),
+        ("json", ["text message that is no control frame", "text message that is no control frame"]),
+    ] {
+        for (_, said) in solved_with(&noted, &["--cases", "1", "--malformed", kind], &[]) {
             assert!(!said.contains("redialling") && said.contains("WARN"), "{kind}: {said}");
         }
     }
@@ -138,7 +143,7 @@ fn each_malformed_frame_costs_a_redial_or_a_line_and_never_the_job() {
 
 #[test]
 fn drain_in_mid_session_ends_with_0() {
-    let (_, code, said) = play(&["--cases", "2", "--drain-at", "100"], &[]);
+    let (_, code, said) = play(&[], &["--cases", "2", "--drain-at", "100"], &[]);
     assert_eq!(code, 0, "{said}");
     assert!(said.contains("drain"), "{said}");
 }
@@ -146,6 +151,8 @@ fn drain_in_mid_session_ends_with_0() {
 #[test]
 fn an_observation_larger_than_a_slot_names_the_size_and_the_flag() {
     let region = Region::new();
+    region.expect_late_frames();
+    region.expect(&TOO_LARGE);
     let gateway = Gateway::start(&["--cases", "1", "--payload", "300000", "--case-timeout", "2s"]);
     let mut command = main_job(&region, &gateway.endpoint);
     command.args(["--slot-bytes", "65536"]);
@@ -163,6 +170,7 @@ fn a_configured_reply_answers_what_no_slot_can_hold() {
     let reply = directory.path().join("reply");
     std::fs::write(&reply, [1]).unwrap();
     let region = Region::new();
+    region.expect(&TOO_LARGE);
     let gateway = Gateway::start(&["--cases", "1", "--payload", "300000"]);
     let mut command = main_job(&region, &gateway.endpoint);
     command.args(["--slot-bytes", "65536", "--on-failure", "reply", "--failure-reply"]).arg(&reply);
@@ -178,6 +186,7 @@ fn a_configured_reply_answers_what_no_slot_can_hold() {
 fn signals_end_the_run_cleanly_with_their_exit_codes() {
     for (signal, code) in [(rustix::process::Signal::INT, 130), (rustix::process::Signal::TERM, 143)] {
         let region = Region::new();
+        region.expect_late_frames();
         let gateway = Gateway::start(&["--cases", "1", "--step-delay", "5ms"]);
         let mut command = main_job(&region, &gateway.endpoint);
         with_worker(&mut command, "cartpole");
@@ -215,6 +224,7 @@ fn an_upgrade_takes_the_session_and_the_worker_over() {
 #[test]
 fn no_token_shows_in_arguments_logs_or_region() {
     let region = Region::new();
+    region.expect_late_frames();
     let gateway = Gateway::start(&["--cases", "1", "--step-delay", "5ms"]);
     let mut command = main_job(&region, &gateway.endpoint);
     command.arg("--verbose").env("SIDECAR_LOG", "trace");
@@ -241,6 +251,7 @@ fn no_token_shows_in_arguments_logs_or_region() {
 #[test]
 fn stat_reads_a_running_sidecar_from_outside() {
     let region = Region::new();
+    region.expect(&[UNKNOWN_CONTROL]);
     let gateway = Gateway::start(&["--cases", "1", "--step-delay", "2ms", "--unknown-control"]);
     let mut command = main_job(&region, &gateway.endpoint);
     with_worker(&mut command, "cartpole");

@@ -1,4 +1,8 @@
-//! Processes under test: started, watched, never left behind.
+//! Processes under test: started, watched, never left behind; and what their region says in the end.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+pub(crate) mod random;
+mod watcher;
 
 use core::time::Duration;
 use std::io::{BufRead, BufReader, Read};
@@ -11,8 +15,35 @@ use std::thread::{self, JoinHandle};
 pub(crate) const TOKEN: &str = "sesame-4f1b7c";
 /// A job id.
 pub(crate) const JOB: &str = "0b0c1c0e-5b64-4a8e-9a2b-6f9d1f0e7a11";
+/// Timers at a twentieth of life, on the sidecar's side.
+pub(crate) const FAST: [&str; 16] = [
+    "--redial-after-silence",
+    "3750ms",
+    "--redial-after-close",
+    "1650ms",
+    "--hold-answers",
+    "50ms",
+    "--ping-after",
+    "1s",
+    "--dead-after",
+    "2s",
+    "--backoff-base",
+    "12ms",
+    "--backoff-max",
+    "250ms",
+    "--capacity-window",
+    "100ms",
+];
+/// The same on the gateway's.
+pub(crate) const FAST_GATEWAY: [&str; 6] =
+    ["--ping-interval", "1s", "--read-deadline", "2250ms", "--window", "1500ms"];
 /// A watchdog, not a measurement.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How much slower than the tests' timers life is, for a run in real time (SIDECAR_REAL_TIME); 1 otherwise.
+pub(crate) fn slower() -> u32 {
+    if std::env::var_os("SIDECAR_REAL_TIME").is_some() { 20 } else { 1 }
+}
 
 /// The binary under test, with a clean environment as far as its settings go.
 pub(crate) fn sidecar() -> Command {
@@ -76,22 +107,34 @@ impl Running {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// The exit code (128 + signal for a death by signal) and everything that was said.
+    /// The exit code (128 + signal for a death by signal) and everything that was said, by it and by those that it
+    /// started.
     pub(crate) fn finish(mut self) -> (i32, String) {
+        let code = self.wait();
+        // The pipe ends with the last process that holds it.
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+        let said = self.stderr();
+        assert!(!said.contains(TOKEN), "the token was shown:\n{said}");
+        (code, said)
+    }
+
+    /// As [`Running::finish`], but what it started may go on.
+    pub(crate) fn finish_alone(mut self) -> (i32, String) {
+        let code = self.wait();
+        (code, self.stderr())
+    }
+
+    fn wait(&mut self) -> i32 {
         use std::os::unix::process::ExitStatusExt;
         let mut status = None;
         wait_for(&format!("the end of the process; so far:\n{}", self.stderr()), || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
-        // The pipe ends with the last process that holds it.
-        if let Some(reader) = self.reader.take() {
-            reader.join().unwrap();
-        }
         let status = status.unwrap();
-        let said = self.stderr();
-        assert!(!said.contains(TOKEN), "the token was shown:\n{said}");
-        (status.code().unwrap_or_else(|| 128 + status.signal().unwrap()), said)
+        status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
     }
 }
 
@@ -105,7 +148,7 @@ impl Drop for Running {
 
 /// Waits for a condition, under a watchdog.
 pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let rounds = PATIENCE.as_millis() / 10;
+    let rounds = (PATIENCE * slower()).as_millis() / 10;
     for _ in 0..rounds {
         if condition() {
             return;
@@ -115,17 +158,36 @@ pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     panic!("waited too long for {what}");
 }
 
-/// A region path of its own for a test, with everything beside it removed at the end.
+/// A region path of its own for a test, with everything beside it removed at the end. What the sidecars note in the
+/// regions there has to be what the test expects.
 #[derive(Debug)]
 pub(crate) struct Region {
     directory: tempfile::TempDir,
+    watcher: watcher::Watcher,
 }
 
 impl Region {
     pub(crate) fn new() -> Self {
         let shm = Path::new("/dev/shm");
         let parent = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
-        Self { directory: tempfile::Builder::new().prefix("sidecar-test-").tempdir_in(parent).unwrap() }
+        let directory = tempfile::Builder::new().prefix("sidecar-test-").tempdir_in(parent).unwrap();
+        let watcher = watcher::Watcher::start(directory.path().join("obs0"));
+        Self { directory, watcher }
+    }
+
+    /// Entries of the error log that start like this, and counters of this name, are no surprise.
+    pub(crate) fn expect(&self, entries: &[&str]) {
+        self.watcher.expect(entries);
+    }
+
+    /// We close the session while an observation may be on its way to us, or its action on the way back.
+    pub(crate) fn expect_late_frames(&self) {
+        self.expect(&["dropped_actions", "dropped_frames", "data frame dropped: its session is not open"]);
+    }
+
+    /// Everything that was noted and counted, over all regions that were there; the watch goes on.
+    pub(crate) fn noted(&self) -> watcher::Noted {
+        self.watcher.noted()
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -147,14 +209,20 @@ pub(crate) struct Gateway {
     reader: JoinHandle<()>,
 }
 
+/// `sidecar gateway --listen ADDRESS ...`, with the token in its environment.
+pub(crate) fn gateway(address: &str, arguments: &[&str]) -> Command {
+    let mut command = sidecar();
+    command.args(["gateway", "--listen", address, "--job", JOB]).args(arguments).env("JOB_TOKEN", TOKEN);
+    command
+}
+
 impl Gateway {
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut command = sidecar();
-        command
-            .args(["gateway", "--listen", "127.0.0.1:0", "--job", JOB])
-            .args(arguments)
-            .env("JOB_TOKEN", TOKEN);
-        let mut process = Running::start(&mut command);
+        Self::run(&mut gateway("127.0.0.1:0", arguments))
+    }
+
+    pub(crate) fn run(command: &mut Command) -> Self {
+        let mut process = Running::start(command);
         let mut output = BufReader::new(process.take_stdout());
         let mut first = String::new();
         output.read_line(&mut first).unwrap();
@@ -170,6 +238,21 @@ impl Gateway {
             }
         });
         Self { process, endpoint, lines, reader }
+    }
+
+    /// Host and port.
+    pub(crate) fn address(&self) -> String {
+        self.endpoint.trim_start_matches("ws://").split('/').next().unwrap().to_owned()
+    }
+
+    /// What it told so far.
+    pub(crate) fn events(&self) -> Vec<serde_json::Value> {
+        self.lines.lock().unwrap().clone()
+    }
+
+    /// How many events of a kind it told so far.
+    pub(crate) fn count(&self, event: &str) -> usize {
+        self.events().iter().filter(|line| line["event"] == event).count()
     }
 
     /// Waits for the end and gives the report, the last line.
