@@ -1,0 +1,198 @@
+//! Crashes for real: processes of a running job are killed or stopped at random moments, and the job goes on.
+//!
+//! Timers run at a twentieth of life. Each round of a test is a job of its own with a seed that is printed. Without
+//! further wishes there are 5 rounds of each; with SIDECAR_SOAK set there are 50.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod game;
+
+use rustix::process::Signal;
+use sidecar_shm::stats::Counter;
+
+use game::{Game, rounds};
+use support::{Running, wait_for};
+
+/// The gateway asks a step again if an exchange was lost.
+const REASK: [&str; 4] = ["--on-lost", "reask", "--reask-after", "300ms"];
+const STALL: [&str; 2] = ["--on-lost", "stall"];
+
+#[test]
+fn a_worker_killed_before_while_or_after_it_takes_an_observation_costs_nothing() {
+    rounds("worker", |random| {
+        let mut game = Game::start(&REASK, &[]);
+        // Before: it is stopped when the observation comes.
+        game.play_for(random.millis(100, 300));
+        game.worker.signal(Signal::STOP);
+        game.await_unanswered(1);
+        game.kill_worker();
+        // While: it thinks.
+        game.play_for(random.millis(100, 300));
+        game.await_unanswered(1);
+        game.kill_worker();
+        // After: its action is on its way or there.
+        game.play_for(random.millis(100, 300));
+        game.await_unanswered(0);
+        game.kill_worker();
+        // Whenever.
+        game.play_for(random.millis(100, 300));
+        game.kill_worker();
+        game.solved()
+    });
+}
+
+#[test]
+fn a_killed_sidecar_costs_a_redial_and_the_worker_lives_on() {
+    rounds("sidecar", |random| {
+        let mut game = Game::start(&REASK, &[]);
+        let worker = game.worker.pid();
+        for _ in 0..3 {
+            game.play_for(random.millis(100, 400));
+            game.kill_sidecar();
+        }
+        assert!(game::is_running(worker), "{}", game.worker.stderr());
+        game.solved()
+    });
+}
+
+#[test]
+fn sidecar_and_worker_killed_together_are_both_followed() {
+    rounds("both", |random| {
+        let mut game = Game::start(&REASK, &[]);
+        for turn in 0..2 {
+            game.play_for(random.millis(100, 400));
+            game.kill_both(turn == 0);
+        }
+        game.solved()
+    });
+}
+
+/// A stalling simulator waits for an answer that the dead sidecar may have taken with it: no client can do more
+/// (promise 4). Then the gateway has noted an exchange that was under way.
+#[test]
+fn without_reasking_a_killed_sidecar_loses_at_most_the_exchange_under_way() {
+    let stalled = ["--case-timeout", "4s"];
+    rounds("stall", |random| {
+        let mut game = Game::start(&[&STALL[..], &stalled].concat(), &["--unfreeze", "off"]);
+        game.play_for(random.millis(100, 600));
+        game.kill_sidecar();
+        game.explained()
+    });
+}
+
+#[test]
+fn without_reasking_a_killed_worker_loses_nothing() {
+    rounds("stall, worker", |random| {
+        let mut game = Game::start(&STALL, &["--unfreeze", "off"]);
+        for _ in 0..3 {
+            game.play_for(random.millis(100, 300));
+            game.kill_worker();
+        }
+        game.solved()
+    });
+}
+
+#[test]
+fn a_cut_with_a_stalling_simulator_is_unfrozen() {
+    rounds("unfreeze", |random| {
+        let how = ["after", "before", "mid-frame"][(random.next() % 3) as usize];
+        let cut = format!("{}:{how}", random.next() % 400 + 20);
+        let game = Game::start(&[&STALL[..], &["--cut-at", &cut]].concat(), &["--unfreeze", "500ms"]);
+        game.expect(&["connection lost", "an action was sent once more", Counter::Resent.name()]);
+        game.solved()
+    });
+}
+
+/// A worker that is stopped over the change of its seat wakes up as somebody whose place is taken: it writes into no
+/// other worker's slots, and ends.
+#[test]
+fn a_worker_stopped_past_a_seat_change_spoils_nothing_when_it_wakes() {
+    rounds("stopped", |random| {
+        let mut game = Game::start(&REASK, &[]);
+        game.expect(&[Counter::DroppedActions.name()]);
+        game.play_for(random.millis(100, 400));
+        game.worker.signal(Signal::STOP);
+        game.kill_sidecar();
+        let stopped = game.replace_worker();
+        game.play_for(random.millis(50, 200));
+        stopped.signal(Signal::CONT);
+        game.play_for(random.millis(50, 200));
+        let tally = game.solved();
+        // It asks for its seat for a while; then it says who has it, unless the job is over before.
+        let (code, said) = stopped.finish();
+        assert!(code == 0 || said.contains("has taken this one's place"), "{said}");
+        tally
+    });
+}
+
+#[test]
+fn a_restarted_gateway_finds_the_sidecar_again() {
+    rounds("gateway", |random| {
+        let mut game = Game::start(&REASK, &[]);
+        game.expect(&["connection lost", Counter::DroppedActions.name()]);
+        game.play_for(random.millis(100, 400));
+        game.restart_gateway();
+        game.solved()
+    });
+}
+
+#[test]
+fn a_supervised_sidecar_comes_back_by_itself_and_the_worker_ends_with_it() {
+    rounds("supervise", |random| {
+        let game = Game::start_supervised(&REASK);
+        let worker = game.worker_pid();
+        for _ in 0..2 {
+            game.play_for(random.millis(100, 400));
+            game.kill_owner();
+        }
+        assert_eq!(game.worker_pid(), worker, "the worker keeps its process");
+        let tally = game.solved();
+        wait_for("the worker's end", || !game::is_running(worker));
+        tally
+    });
+}
+
+#[test]
+fn a_supervisor_passes_signals_on_and_restarts_nothing_then() {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let game = Game::start_supervised(&REASK);
+        game.expect_late_frames();
+        let (worker, owner) = (game.worker_pid(), game.owner_pid());
+        game.sidecar.signal(signal);
+        let (ended, said) = game.sidecar.finish();
+        assert_eq!(ended, code, "{said}");
+        assert!(!said.contains("starting it again"), "{said}");
+        assert!(!game::is_running(owner) && !game::is_running(worker));
+    }
+}
+
+/// The survivor was started by the dead sidecar; the one that took it over ends it, though it would not go by itself.
+#[test]
+fn a_survivor_is_ended_by_the_sidecar_that_took_it_over() {
+    let mut game = Game::start_with_stubborn_child(&REASK);
+    let (worker, group) = (game.worker_pid(), game.worker_group());
+    game.kill_sidecar();
+    game.play_for(core::time::Duration::from_millis(300));
+    assert_eq!(game.worker_pid(), worker);
+    game.solved();
+    wait_for("the end of the worker's group", || rustix::process::test_kill_process_group(group).is_err());
+}
+
+/// SIGUSR2 is for an upgrade: the worker keeps its model, also one that the old sidecar had started.
+#[test]
+fn an_upgrade_leaves_the_child_worker_to_the_next_sidecar() {
+    let mut game = Game::start_with_child(&REASK);
+    let worker = game.worker_pid();
+    game.expect(&["connection lost: closed right after the upgrade"]);
+    game.sidecar.signal(Signal::USR2);
+    wait_for("the old sidecar's end", || !game::is_running(game.sidecar.pid()));
+    let next = game.next_sidecar();
+    let left: Running = core::mem::replace(&mut game.sidecar, next);
+    let (code, said) = left.finish_alone();
+    assert_eq!(code, 0, "{said}");
+    game.play_for(core::time::Duration::from_millis(200));
+    assert_eq!(game.worker_pid(), worker);
+    game.solved();
+    wait_for("the worker's end", || !game::is_running(worker));
+}
