@@ -1,0 +1,225 @@
+//! The network cut silently: gateway and sidecar in network namespaces of their own with one cable between them, and
+//! the cable is pulled. No FIN, no reset, no error: only silence. Timers run at a twentieth of life, or as in life with
+//! SIDECAR_REAL_TIME set; 5 rounds, or 50 with SIDECAR_SOAK set.
+//!
+//! It needs root and the programs `ip` and `tc`; where they are missing it is skipped by name.
+
+mod support;
+
+use core::time::Duration;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use sidecar_shm::stats::Counter;
+use support::random::Random;
+use support::{
+    FAST, FAST_GATEWAY, Gateway, Region, Running, gateway, main_job, slower, wait_for, with_worker,
+};
+
+/// How the cable is cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Cut {
+    /// The link goes down.
+    Link,
+    /// Both ends drop whatever they are to send.
+    Drop,
+    /// Only what the gateway sends is dropped.
+    DropFromGateway,
+    /// Only what the sidecar sends is dropped.
+    DropFromSidecar,
+}
+
+/// Two namespaces and a cable. Everything goes with them.
+struct Cable {
+    names: [String; 2],
+}
+
+const ADDRESSES: [&str; 2] = ["10.223.7.1", "10.223.7.2"];
+const DEVICE: &str = "cable";
+/// A queue of one byte: no packet fits. Every kernel with queueing disciplines has this one.
+const DROP: &str = "qdisc add dev cable root bfifo limit 1";
+const PASS: &str = "qdisc del dev cable root";
+
+impl Cable {
+    /// `None` where it can't be laid; says why.
+    fn lay(test: &str, round: u32) -> Option<Self> {
+        let names = ["g", "s"].map(|end| format!("sc{}-{test}{round}{end}", std::process::id()));
+        let cable = Self { names };
+        let laid = cable.try_lay();
+        if let Err(why) = &laid {
+            println!("skipped: no network namespace of its own: {why}");
+        }
+        laid.is_ok().then_some(cable)
+    }
+
+    fn try_lay(&self) -> Result<(), String> {
+        let [gateway, sidecar] = &self.names;
+        for name in &self.names {
+            ip(&format!("netns add {name}"))?;
+            ip(&format!("-n {name} link set lo up"))?;
+        }
+        ip(&format!("-n {gateway} link add {DEVICE} type veth peer name {DEVICE} netns {sidecar}"))?;
+        for (name, address) in self.names.iter().zip(ADDRESSES) {
+            ip(&format!("-n {name} addr add {address}/24 dev {DEVICE}"))?;
+            ip(&format!("-n {name} link set {DEVICE} up"))?;
+        }
+        // Where a qdisc can't be had, better no test at all than half of one.
+        run("tc", &format!("-n {gateway} {DROP}"))?;
+        run("tc", &format!("-n {gateway} {PASS}"))
+    }
+
+    /// The same command inside of one of the namespaces.
+    fn inside(&self, end: usize, command: &Command) -> Command {
+        let mut inside = Command::new("ip");
+        inside.args(["netns", "exec", &self.names[end]]).arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => inside.env(name, value),
+                None => inside.env_remove(name),
+            };
+        }
+        inside.stdin(Stdio::null());
+        inside
+    }
+
+    fn set(&self, cut: Cut, broken: bool) {
+        if cut == Cut::Link {
+            let state = if broken { "down" } else { "up" };
+            return ip(&format!("-n {} link set {DEVICE} {state}", self.names[0])).unwrap();
+        }
+        let change = if broken { DROP } else { PASS };
+        for (name, other) in self.names.iter().zip([Cut::DropFromSidecar, Cut::DropFromGateway]) {
+            if cut != other {
+                run("tc", &format!("-n {name} {change}")).unwrap();
+            }
+        }
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        for name in &self.names {
+            // Those that were never made are as good as gone.
+            let _ = ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+fn ip(line: &str) -> Result<(), String> {
+    run("ip", line)
+}
+
+fn run(program: &str, line: &str) -> Result<(), String> {
+    let output = Command::new(program).args(line.split_whitespace()).output();
+    let output = output.map_err(|error| format!("{program}: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(format!("{program} {line}: {said}")) }
+}
+
+/// A job over a cable that is cut for a while.
+struct Job {
+    cable: Cable,
+    region: Region,
+    gateway: Gateway,
+    sidecar: Running,
+}
+
+impl Job {
+    fn start(cable: Cable, on_lost: &[&str], arguments: &[&str]) -> Self {
+        let region = Region::new();
+        let common = ["--cases", "1", "--step-delay", "3ms"];
+        let (timers, timers_of_gateway): (&[&str], &[&str]) =
+            if slower() == 1 { (&FAST, &FAST_GATEWAY) } else { (&[], &[]) };
+        let arguments_of_gateway = [timers_of_gateway, &common, on_lost].concat();
+        let address = format!("{}:0", ADDRESSES[0]);
+        let gateway = Gateway::run(&mut cable.inside(0, &gateway(&address, &arguments_of_gateway)));
+        let mut command = main_job(&region, &gateway.endpoint);
+        command.args(timers).args(arguments);
+        with_worker(&mut command, "cartpole");
+        let sidecar = Running::start(&mut cable.inside(1, &command));
+        wait_for("the first steps", || gateway.count("step") > 0);
+        Self { cable, region, gateway, sidecar }
+    }
+
+    fn cut_for(&self, cut: Cut, time: Duration) {
+        self.cable.set(cut, true);
+        thread::sleep(time * slower());
+        self.cable.set(cut, false);
+    }
+
+    /// Exit code and report, and what was said.
+    fn end(self) -> (i32, serde_json::Value, String, Region) {
+        let (code, said) = self.sidecar.finish();
+        let report = self.gateway.report();
+        (code, report, said, self.region)
+    }
+}
+
+const CUTS: [Cut; 4] = [Cut::Link, Cut::Drop, Cut::DropFromGateway, Cut::DropFromSidecar];
+
+/// Rounds of a test, all at the same time: they sleep most of it.
+fn rounds(test: &str, play: impl Fn(Cable, Cut, &mut Random) + Sync) {
+    let count: u32 = if std::env::var_os("SIDECAR_SOAK").is_some() { 50 } else { 5 };
+    let numbers: Vec<u32> = (0..count).collect();
+    for batch in numbers.chunks(5) {
+        thread::scope(|scope| {
+            for &round in batch {
+                let play = &play;
+                scope.spawn(move || {
+                    let Some(cable) = Cable::lay(test, round) else { return };
+                    let mut random = Random::new(test, round);
+                    play(cable, CUTS[round as usize % CUTS.len()], &mut random);
+                });
+            }
+        });
+    }
+}
+
+/// Too short for anybody to give the connection up: TCP repairs it.
+#[test]
+fn a_cut_that_nobody_notices_costs_time_alone() {
+    rounds("short", |cable, cut, random| {
+        let job = Job::start(cable, &["--on-lost", "stall"], &[]);
+        thread::sleep(random.millis(50, 300));
+        job.cut_for(cut, random.millis(100, 500));
+        let (code, report, said, _region) = job.end();
+        assert_eq!((code, &report["solved"]), (0, &report["cases"]), "{cut:?} {report}\n{said}");
+        assert_eq!((&report["connections"], &report["duplicate_answers"]), (&1.into(), &0.into()), "{said}");
+    });
+}
+
+/// The sidecar gives up after 2 s of silence and the gateway after 2.25 s; its window ends 1.5 s later.
+#[test]
+fn a_cut_shorter_than_the_window_is_redialled_and_the_session_goes_on() {
+    rounds("window", |cable, cut, random| {
+        let (lost, unfreeze): (&[&str], _) = if random.next() % 2 == 0 {
+            (&["--on-lost", "reask", "--reask-after", "300ms"], "off")
+        } else {
+            (&["--on-lost", "stall"], if slower() == 1 { "500ms" } else { "10s" })
+        };
+        let job = Job::start(cable, lost, &["--unfreeze", unfreeze]);
+        job.region.expect(&["connection lost: ", "an action was sent once more", Counter::Resent.name()]);
+        thread::sleep(random.millis(50, 300));
+        job.cut_for(cut, random.millis(2300, 3000));
+        let (code, report, said, region) = job.end();
+        assert_eq!((code, &report["solved"]), (0, &report["cases"]), "{cut:?} {report}\n{said}");
+        assert!(report["connections"].as_u64().unwrap() > 1, "{cut:?} {report}\n{said}");
+        let extra = region.noted().counter(Counter::Resent) + report["reasked"].as_u64().unwrap();
+        assert!(report["duplicate_answers"].as_u64().unwrap() <= extra, "{cut:?} {report}\n{said}");
+    });
+}
+
+/// The session is lost, and the sidecar says so with exit code 1.
+#[test]
+fn a_cut_longer_than_the_window_ends_the_job() {
+    rounds("long", |cable, cut, random| {
+        let job = Job::start(cable, &["--on-lost", "stall"], &[]);
+        job.region.expect(&["connection lost: "]);
+        thread::sleep(random.millis(50, 300));
+        job.cut_for(cut, random.millis(4500, 5500));
+        let (code, report, said, _region) = job.end();
+        assert_eq!(code, 1, "{cut:?} {report}\n{said}");
+        assert!(said.contains("error: ") && said.contains("hint: "), "{said}");
+        assert_eq!(report["failure"], "reconnect window expired", "{report}");
+    });
+}
