@@ -1,4 +1,4 @@
-//! What a developer and CI run: `cargo xtask test`.
+//! What a developer and CI run: `cargo xtask test`, and `cargo xtask soak` when there is time.
 //!
 //! Nothing here judges code by itself: each step is an external program, and the verdict is that program's own.
 //! `steps` says what is run, `plan` in which order and with what result, `runner` how.
@@ -11,9 +11,11 @@ mod plan;
 mod python;
 mod runner;
 mod simulate;
+mod soak;
 mod steps;
 mod tool;
 
+use core::time::Duration;
 use std::process::ExitCode;
 
 use steps::{Context, STEPS};
@@ -21,6 +23,7 @@ use steps::{Context, STEPS};
 const USAGE: &str = "\
 usage: cargo xtask test [--only STEP]... [--list]
        cargo xtask simulate [--seconds N] [--schedules N] [--first SEED] [--seed SEED]
+       cargo xtask soak [--only STEP]... [--minutes N] [--list]
        cargo xtask wheel
 
   test            every step, in order; goes on after a failure and says so at the end
@@ -29,16 +32,36 @@ usage: cargo xtask test [--only STEP]... [--list]
 
   simulate        the protocol in virtual time, from fresh seeds; --seed SEED tells one schedule's story
 
+  soak            what takes long, over and over until the time is up
+  --minutes N     how long; 30 unless told otherwise
+
   wheel           the Python package, in target/wheels";
+
+/// Which steps are meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Task {
+    Test,
+    Soak,
+}
+
+impl Task {
+    const fn steps(self) -> &'static [plan::Step<Context>] {
+        match self {
+            Self::Test => STEPS,
+            Self::Soak => soak::STEPS,
+        }
+    }
+}
 
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Request {
     Help,
-    List,
+    List(Task),
     Wheel,
     Simulate(simulate::Simulate),
     Test { only: Vec<String> },
+    Soak { only: Vec<String>, minutes: u32 },
 }
 
 fn main() -> ExitCode {
@@ -47,8 +70,8 @@ fn main() -> ExitCode {
             println!("{USAGE}");
             ExitCode::SUCCESS
         }
-        Ok(Request::List) => {
-            for step in STEPS {
+        Ok(Request::List(task)) => {
+            for step in task.steps() {
                 println!("{:width$}  {}", step.name, step.title, width = 20);
             }
             ExitCode::SUCCESS
@@ -56,6 +79,7 @@ fn main() -> ExitCode {
         Ok(Request::Simulate(simulate)) => simulate.run().unwrap_or_else(|error| refuse(&error)),
         Ok(Request::Wheel) => wheel().unwrap_or_else(|error| refuse(&error)),
         Ok(Request::Test { only }) => test(&only).unwrap_or_else(|error| refuse(&error)),
+        Ok(Request::Soak { only, minutes }) => soaked(&only, minutes).unwrap_or_else(|error| refuse(&error)),
         Err(error) => refuse(&format!("{error}\n{USAGE}")),
     }
 }
@@ -67,8 +91,9 @@ fn refuse(error: &str) -> ExitCode {
 
 fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
     let mut arguments = arguments.peekable();
-    match arguments.next().as_deref() {
-        Some("test") => {}
+    let task = match arguments.next().as_deref() {
+        Some("test") => Task::Test,
+        Some("soak") => Task::Soak,
         Some("simulate") => return simulate::Simulate::parse(arguments).map(Request::Simulate),
         Some("wheel") => {
             return arguments
@@ -77,17 +102,24 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
         }
         Some("help" | "--help" | "-h") | None => return Ok(Request::Help),
         Some(other) => return Err(format!("no task is called `{other}`")),
-    }
-    let mut only = Vec::new();
+    };
+    let (mut only, mut minutes) = (Vec::new(), soak::MINUTES);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
-            "--list" => return Ok(Request::List),
+            "--list" => return Ok(Request::List(task)),
             "--help" | "-h" => return Ok(Request::Help),
+            "--minutes" if task == Task::Soak => {
+                let number = arguments.next().and_then(|number| number.parse().ok());
+                minutes = number.ok_or("`--minutes` wants a number")?;
+            }
             "--only" => only.push(arguments.next().ok_or("`--only` wants the name of a step")?),
             other => return Err(format!("unexpected argument `{other}`")),
         }
     }
-    Ok(Request::Test { only })
+    Ok(match task {
+        Task::Test => Request::Test { only },
+        Task::Soak => Request::Soak { only, minutes },
+    })
 }
 
 /// Builds the wheel and says where it is.
@@ -110,12 +142,25 @@ fn test(only: &[String]) -> Result<ExitCode, String> {
     let watch = clock::Stopwatch::start();
     let report = plan::run(STEPS, &chosen, |step| context.attempt(step));
     println!("\n== result after {:.0} s\n{report}", watch.elapsed().as_secs_f64());
-    Ok(match report.interrupted {
+    Ok(verdict(&report))
+}
+
+/// Runs the chosen steps over and over, and prints the last table.
+fn soaked(only: &[String], minutes: u32) -> Result<ExitCode, String> {
+    let chosen = plan::choose(soak::STEPS, only)?;
+    let context = Context::new()?;
+    let (report, times) = soak::run(&context, &chosen, Duration::from_secs(u64::from(minutes) * 60));
+    println!("\n== result of time {times}\n{report}");
+    Ok(verdict(&report))
+}
+
+fn verdict(report: &plan::Report) -> ExitCode {
+    match report.interrupted {
         // As a shell has it: 128 and the signal.
         Some(signal) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)),
         None if report.all_passed() => ExitCode::SUCCESS,
         None => ExitCode::FAILURE,
-    })
+    }
 }
 
 #[cfg(test)]
@@ -131,7 +176,13 @@ mod tests {
         let only = |names: &[&str]| Request::Test { only: names.iter().map(|name| (*name).into()).collect() };
         assert_eq!(parsed("test"), Ok(only(&[])));
         assert_eq!(parsed("test --only fmt --only loom"), Ok(only(&["fmt", "loom"])));
-        assert_eq!(parsed("test --list"), Ok(Request::List));
+        assert_eq!(parsed("test --list"), Ok(Request::List(Task::Test)));
+        assert_eq!(parsed("soak --list"), Ok(Request::List(Task::Soak)));
+        let network = Request::Soak { only: vec!["network".into()], minutes: 5 };
+        assert_eq!(parsed("soak --minutes 5 --only network"), Ok(network));
+        assert_eq!(parsed("soak"), Ok(Request::Soak { only: Vec::new(), minutes: soak::MINUTES }));
+        assert!(parsed("soak --minutes soon").unwrap_err().contains("--minutes"));
+        assert!(parsed("test --minutes 5").unwrap_err().contains("--minutes"));
         assert_eq!(parsed(""), Ok(Request::Help));
         assert_eq!(parsed("wheel"), Ok(Request::Wheel));
         assert!(parsed("wheel now").unwrap_err().contains("`now`"));

@@ -54,6 +54,17 @@ pub(crate) const STEPS: &[Step<Context>] = &[
     step("simulation", "200,000 schedules of the whole protocol in virtual time", |context| {
         simulate::run(context, &simulate::FIXED, BUILD_LIMIT)
     }),
+    step("failpoints", "a process dies at each store that others see, and the others go on", |context| {
+        context.cargo([
+            "test",
+            "--package",
+            "sidecar-shm",
+            "--features",
+            "failpoints",
+            "--test",
+            "failpoints",
+        ])
+    }),
     step("loom", "models of the concurrent code under every interleaving", loom),
     step("no-alloc", "core links without std and without an allocator", |context| {
         let tool = Tool::new("bash", &context.root, "install bash").args(["core/no-alloc-proof/check.sh"]);
@@ -163,6 +174,12 @@ impl Context {
 
     pub(crate) fn cargo_tool<const N: usize>(&self, arguments: [&str; N]) -> Tool {
         Tool::new(&self.cargo, &self.root, NO_CARGO).args(arguments).env("CARGO_TARGET_DIR", &self.target)
+    }
+
+    /// `cargo test --package ...`, showing what the tests say, with a variable set.
+    pub(crate) fn run_test(&self, arguments: &[&str], variable: &str, limit: Duration) -> Result<(), Stop> {
+        let tool = self.cargo_tool(["test", "--package"]).args(arguments).args(["--", "--nocapture"]);
+        self.runner.run(tool.env(variable, "1"), limit)
     }
 
     fn cargo<const N: usize>(&self, arguments: [&str; N]) -> Result<(), Stop> {
