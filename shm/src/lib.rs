@@ -44,6 +44,8 @@ pub mod eventcount;
 pub mod failpoints;
 pub mod futex;
 #[cfg(not(sidecar_loom))]
+pub mod guard;
+#[cfg(not(sidecar_loom))]
 pub mod journal;
 pub mod layout;
 #[cfg(not(sidecar_loom))]

@@ -9,11 +9,14 @@ use std::io;
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
+use crate::guard::Watched;
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// A shared mapping from offset 0.
 #[derive(Debug)]
 pub(crate) struct Map {
+    /// Dropped before what it watches: fields go in order.
+    watched: Watched,
     raw: MmapRaw,
 }
 
@@ -22,14 +25,19 @@ impl Map {
     pub(crate) fn writable(file: &File, length: usize) -> io::Result<Self> {
         let raw = MmapOptions::new().len(length).populate().map_raw(file)?;
         raw.advise(Advice::DontFork)?;
-        Ok(Self { raw })
+        Ok(Self { watched: Watched::new(raw.as_ptr(), raw.len()), raw })
     }
 
     /// Maps `length` bytes for reading; a forked child does not get them.
     pub(crate) fn readable(file: &File, length: usize) -> io::Result<Self> {
         let raw = MmapOptions::new().len(length).map_raw_read_only(file)?;
         raw.advise(Advice::DontFork)?;
-        Ok(Self { raw })
+        Ok(Self { watched: Watched::new(raw.as_ptr(), raw.len()), raw })
+    }
+
+    /// The file was cut short, and this is zeroes now: see [`crate::guard`].
+    pub(crate) fn is_lost(&self) -> bool {
+        self.watched.is_lost()
     }
 
     /// Makes a page-aligned part of a [`Map::readable`] of a file opened for writing writable.

@@ -34,6 +34,7 @@ use crate::errors::ErrorLog;
 use crate::journal::{Journal, SeatRecord, Standing};
 use crate::layout::{Geometry, Layout, SEATS, block, control, seat_block};
 use crate::map::Map;
+use crate::region::Header;
 use crate::slots::{Fate, Held, Ledger, Observed, SlotIndex};
 use crate::stats::{Gauge, Stats};
 use crate::sync::Ordering;
@@ -59,6 +60,25 @@ pub(crate) struct Parts {
     pub(crate) map: Arc<Map>,
     pub(crate) layout: Layout,
     pub(crate) region: u64,
+}
+
+/// What somebody did to the file of a region that is in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Damage {
+    /// It has another size than its owner gave it.
+    #[error("its file has {bytes} bytes now and needs {needed}: another process cut or extended it")]
+    Size {
+        /// Bytes now.
+        bytes: u64,
+        /// Bytes of the region.
+        needed: u64,
+    },
+    /// Its size is right, but pages were missing a moment ago.
+    #[error("pages of its file were missing: another process cut it, or the file system is full")]
+    Lost,
+    /// Its header is not the one that its owner wrote.
+    #[error("its header was overwritten by another process")]
+    Header,
 }
 
 /// See the module's text.
@@ -239,6 +259,30 @@ impl Owner {
     /// For the control thread.
     pub fn doorbell_handle(&self) -> DoorbellHandle {
         self.doorbell.clone()
+    }
+
+    /// Looks whether the region is still what it was: nobody cut its file short, or wiped it. `None`: it is. A worker has
+    /// the right to write the file, and so the means; with any damage nothing in the region is of use any more, and
+    /// [`Owner::close`] makes room for a new one.
+    ///
+    /// The mapping notices by itself only with [`crate::guard::install`]. One system call, not for each frame.
+    pub fn damage(&self) -> Option<Damage> {
+        let Parts { map, layout, shared, region, .. } = &self.parts;
+        let bytes = shared.metadata().map_or(0, |info| info.len());
+        let needed = layout.total() as u64;
+        if bytes != needed {
+            return Some(Damage::Size { bytes, needed });
+        }
+        if map.is_lost() {
+            return Some(Damage::Lost);
+        }
+        let header = Header::read(map, bytes);
+        (!header.is_ok_and(|header| header.region == *region)).then_some(Damage::Header)
+    }
+
+    /// Pages of the region were found missing: what [`Owner::damage`] says is due. A plain load.
+    pub fn is_lost(&self) -> bool {
+        self.parts.map.is_lost()
     }
 
     /// Ends in order: tells workers that nobody follows, and removes the region's name. What is mapped stays mapped.

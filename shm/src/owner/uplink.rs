@@ -12,8 +12,12 @@ use sidecar_core::tunnel::Epoch;
 use super::Owner;
 use crate::descriptor::{Descriptor, Kind};
 use crate::journal::Standing;
-use crate::layout::SEATS;
+use crate::layout::{RING_CAPACITY, SEATS};
 use crate::stats::Counter;
+
+/// So many messages of one seat are dealt with in one call: all that can lie in its ring at once. A worker that writes
+/// on meanwhile can't keep the caller here.
+const PATIENCE: u32 = RING_CAPACITY;
 
 /// Something that a worker said.
 #[derive(Debug)]
@@ -90,7 +94,13 @@ impl Owner {
             return Ok(Some(FromWorker::Record(ToSidecar::Ready)));
         }
         for seat in (0..SEATS).filter(|seat| Some(*seat) != live).chain(live) {
+            let mut patience = PATIENCE;
             while self.seats[seat].is_read() {
+                if patience == 0 {
+                    // It writes as fast as we read. The caller has other things to do, and comes again.
+                    break;
+                }
+                patience -= 1;
                 if let Some(poison) = self.seats[seat].link.down_poison() {
                     return Err(self.detach(seat, poison.to_string()));
                 }
@@ -106,7 +116,7 @@ impl Owner {
                     Handled::Nonsense(why) => return Err(self.detach(seat, why)),
                 }
             }
-            if self.seats[seat].record.standing == Standing::Dying {
+            if self.seats[seat].record.standing == Standing::Dying && patience > 0 {
                 // All that can be read was read, whatever its tail was a moment ago.
                 self.seats[seat].drain_to = None;
                 self.settle_blame(seat);

@@ -204,3 +204,82 @@ fn a_worker_can_write_its_own_pages_and_the_slots_only() {
         assert_eq!(writable(base + offset), expected, "offset {offset}");
     }
 }
+
+#[test]
+fn a_worker_that_talks_without_end_keeps_nobody() {
+    let mut side = Side::new(&SMALL);
+    let hostile = Hostile::attach(&mut side);
+    let words = action(0, hostile.info.generation, 0, 1, 77);
+    for cell in 0..crate::layout::RING_CAPACITY as usize {
+        for (index, word) in words.iter().enumerate() {
+            let offset = hostile.layout.up_cells(hostile.seat) + cell * crate::layout::CELL + index * 8;
+            hostile.map.word64(offset).store(*word, Ordering::Relaxed);
+        }
+    }
+    let stop = crate::sync::AtomicBool::new(false);
+    let block = block(hostile.seat);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let started = clock::now();
+            // The second bound is for an owner that never comes back.
+            while !stop.load(Ordering::Relaxed) && clock::now().since(started) < crate::testing::WATCHDOG {
+                let head = hostile.map.word32(block + seat_block::UP_HEAD).load(Ordering::Relaxed);
+                let tail = hostile.map.word32(hostile.area() + worker_page::UP_TAIL);
+                tail.store(head.wrapping_add(crate::layout::RING_CAPACITY), Ordering::Release);
+            }
+        });
+        // Each call comes back, though there is always more.
+        let dropped = |side: &Side| side.owner.stats().counter(Counter::DroppedActions);
+        let most = until(|| {
+            let before = dropped(&side);
+            assert!(side.poll().unwrap().is_none());
+            let in_one_call = dropped(&side) - before;
+            (dropped(&side) > 2000).then_some(in_one_call)
+        });
+        assert!(most <= crate::layout::RING_CAPACITY.into(), "{most} messages were dealt with in one call");
+        stop.store(true, Ordering::Relaxed);
+        writer.join().unwrap();
+    });
+    assert!(side.owner.live_seat().is_some(), "rude, but no nonsense");
+}
+
+#[test]
+fn a_region_that_is_cut_wiped_or_overwritten_is_damaged() {
+    crate::guard::install().unwrap();
+    let cut = |file: &File, bytes: u64| file.set_len(bytes).unwrap();
+    let total = SMALL.total_bytes() as u64;
+    type Attack<'a> = (&'a str, &'a dyn Fn(&File));
+    let attacks: [Attack<'_>; 4] = [
+        ("cut to nothing", &|file| cut(file, 0)),
+        ("cut at the end", &|file| cut(file, total - 1)),
+        ("cut and grown again", &|file| {
+            cut(file, 0);
+            cut(file, total);
+        }),
+        ("header", &|file| {
+            std::os::unix::fs::FileExt::write_all_at(file, &[0; 8], crate::layout::HEADER as u64).unwrap();
+        }),
+    ];
+    for (what, attack) in attacks {
+        let mut side = Side::new(&SMALL);
+        side.observe(1, b"lost");
+        assert_eq!((side.owner.damage(), side.owner.is_lost()), (None, false), "{what}");
+        let file = File::options().read(true).write(true).open(&side.path).unwrap();
+        attack(&file);
+        assert!(side.owner.damage().is_some(), "{what}");
+        // Everything can still be called.
+        let _ = side.poll();
+        let _ = side.owner.arm();
+        side.owner.disarm();
+        side.owner.close_epoch(Epoch(2));
+        side.owner.answered(1);
+        if let Some(slot) = side.owner.claim_slot() {
+            side.fill(slot, 1, b"into nowhere");
+        }
+        assert!(side.owner.damage().is_some(), "{what}");
+        let Side { owner, path, directory, .. } = side;
+        owner.close();
+        assert!(!path.exists(), "{what}: the next start finds room");
+        drop(directory);
+    }
+}
