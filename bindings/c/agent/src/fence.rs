@@ -1,6 +1,7 @@
 //! Panics stop here: one that crossed into C would be undefined behaviour. The process's panic hook is left alone, so
 //! what went wrong still stands on the standard error.
 
+#[cfg(feature = "std")]
 use crate::status::ERR_BUG;
 
 /// What a function comes to: an outcome, or an error's status.

@@ -1,0 +1,273 @@
+// The worker's side of sidecar for C++17, over sidecar.h: handles that close themselves, errors as exceptions.
+//
+//     sidecar::Worker worker{"/dev/shm/obs0"};
+//     while (auto event = worker.next()) {
+//         switch (event->kind()) {
+//         case sidecar_WORKER_EVENT_WARMUP: load(); worker.ready(event->member()); break;
+//         case sidecar_WORKER_EVENT_OBSERVATION: {
+//             auto observation = event->take_observation();
+//             worker.answer(std::move(observation), infer(observation.payload()));
+//             break;
+//         }
+//         default: break;
+//         }
+//     }
+//
+// Everything is inline; the rules of sidecar.h hold. A moved-from handle is empty.
+
+#ifndef SIDECAR_HPP
+#define SIDECAR_HPP
+
+#include "sidecar.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace sidecar {
+
+/// A status that is an error, in words.
+class Error : public std::exception {
+public:
+    Error(std::int32_t status, std::string text) : status_(status), text_(std::move(text)) {}
+    /// One of sidecar_ERR_...
+    std::int32_t status() const noexcept { return status_; }
+    const char *what() const noexcept override { return text_.c_str(); }
+
+private:
+    std::int32_t status_;
+    std::string text_;
+};
+
+namespace detail {
+
+/// The status if it is an outcome; throws if it is an error.
+inline std::int32_t check(std::int32_t status, const sidecar_failure *why = nullptr) {
+    if (status >= 0) {
+        return status;
+    }
+    std::string text = sidecar_status_name(status);
+    if (why != nullptr && why->status == status) {
+        text.append(": ").append(why->text, why->text_len);
+    }
+    throw Error(status, std::move(text));
+}
+
+template <typename T> T sized() noexcept {
+    T value{};
+    value.struct_size = sizeof(T);
+    return value;
+}
+
+template <typename T, std::int32_t (*release)(T *)> struct Release {
+    void operator()(T *handle) const noexcept { release(handle); }
+};
+
+template <typename T, std::int32_t (*release)(T *)> using Handle = std::unique_ptr<T, Release<T, release>>;
+
+} // namespace detail
+
+/// Bytes that are borrowed.
+struct Bytes {
+    const std::uint8_t *data = nullptr;
+    std::size_t size = 0;
+
+    const std::uint8_t *begin() const noexcept { return data; }
+    const std::uint8_t *end() const noexcept { return data + size; }
+    bool empty() const noexcept { return size == 0; }
+};
+
+/// What is to be answered. Destroying it gives its slot back, and nobody will answer.
+class Observation {
+public:
+    /// Takes the handle over.
+    explicit Observation(sidecar_observation *handle) : handle_(handle) {}
+
+    sidecar_observation_view view() const {
+        auto view = detail::sized<sidecar_observation_view>();
+        detail::check(sidecar_observation_get_view(handle_.get(), &view));
+        return view;
+    }
+    /// Borrowed: as long as this lives and is not answered.
+    Bytes payload() const {
+        const auto seen = view();
+        return {seen.payload, seen.payload_len};
+    }
+    /// False: its session is over, and an action for it would be dropped.
+    bool is_wanted() const { return detail::check(sidecar_observation_is_wanted(handle_.get())) == sidecar_OK; }
+    /// Without waiting, on any thread. False: no room; it is still here.
+    bool try_answer(Bytes action) {
+        const auto status = sidecar_observation_try_answer(handle_.get(), action.data, action.size);
+        if (detail::check(status) == sidecar_OK) {
+            handle_.release();
+            return true;
+        }
+        return false;
+    }
+    /// False after it was answered or moved from.
+    explicit operator bool() const noexcept { return handle_ != nullptr; }
+
+private:
+    friend class Worker;
+    detail::Handle<sidecar_observation, sidecar_observation_release> handle_;
+};
+
+/// An action slot that is written in place. Destroying it gives the slot back unused.
+class Reservation {
+public:
+    /// Takes the handle over.
+    explicit Reservation(sidecar_reservation *handle) : handle_(handle) {
+        detail::check(sidecar_reservation_get_bytes(handle, &data_, &size_));
+    }
+    std::uint8_t *data() noexcept { return data_; }
+    std::size_t size() const noexcept { return size_; }
+
+private:
+    friend class Worker;
+    detail::Handle<sidecar_reservation, sidecar_reservation_release> handle_;
+    std::uint8_t *data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+/// What a worker is told.
+class Event {
+public:
+    /// Takes the observation over.
+    explicit Event(const sidecar_worker_event &event) : event_(event), observation_(event.observation) {}
+
+    /// One of sidecar_WORKER_EVENT_...; ignore those that you do not know.
+    std::uint32_t kind() const noexcept { return event_.kind; }
+    /// Number of the region, in the order in which they were given.
+    std::uint32_t member() const noexcept { return event_.member; }
+    std::uint32_t epoch() const noexcept { return event_.epoch; }
+    bool resumed() const noexcept { return (event_.flags & sidecar_FLAG_RESUMED) != 0; }
+    std::string_view session() const noexcept { return {event_.session, event_.session_len}; }
+    /// Empty but for sidecar_WORKER_EVENT_OBSERVATION, and the second time.
+    Observation take_observation() noexcept { return std::move(observation_); }
+
+private:
+    sidecar_worker_event event_;
+    Observation observation_;
+};
+
+/// Attached to one or several sidecars.
+class Worker {
+public:
+    using Options = sidecar_worker_options;
+
+    static Options options() noexcept { return detail::sized<Options>(); }
+
+    explicit Worker(std::string_view path, const Options &how = options())
+        : Worker(std::vector<std::string_view>{path}, how) {}
+
+    explicit Worker(const std::vector<std::string_view> &paths, const Options &how = options()) {
+        std::vector<const char *> texts;
+        std::vector<std::size_t> lengths;
+        for (const auto path : paths) {
+            texts.push_back(path.data());
+            lengths.push_back(path.size());
+        }
+        auto why = detail::sized<sidecar_failure>();
+        sidecar_worker *handle = nullptr;
+        const auto status =
+            sidecar_worker_attach_many(texts.data(), lengths.data(), texts.size(), &how, &why, &handle);
+        detail::check(status, &why);
+        handle_.reset(handle);
+    }
+
+    /// The next event; none when every sidecar has ended in order. A signal does not end the wait.
+    std::optional<Event> next() {
+        for (;;) {
+            auto event = next(std::nullopt);
+            if (event || ended_) {
+                return event;
+            }
+        }
+    }
+
+    /// The next event; none when nothing came in time, a signal came, or has_ended().
+    std::optional<Event> next(std::chrono::nanoseconds timeout) {
+        return next(std::optional<std::chrono::nanoseconds>(timeout));
+    }
+
+    /// Every sidecar has ended in order.
+    bool has_ended() const noexcept { return ended_; }
+
+    void ready(std::uint32_t member = 0) { check(sidecar_worker_ready(handle_.get(), member)); }
+
+    void warmup_failed(std::string_view message, std::uint32_t member = 0) {
+        check(sidecar_worker_warmup_failed(handle_.get(), member, message.data(), message.size()));
+    }
+
+    /// If it throws, the observation is still there.
+    void answer(Observation &&observation, Bytes action) {
+        check(sidecar_worker_answer(handle_.get(), observation.handle_.get(), action.data, action.size));
+        observation.handle_.release();
+    }
+
+    void answer(Observation &&observation, Reservation &&reservation, std::size_t length) {
+        check(sidecar_worker_answer_reserved(handle_.get(), observation.handle_.get(),
+                                             reservation.handle_.get(), length));
+        observation.handle_.release();
+        reservation.handle_.release();
+    }
+
+    Reservation reserve(const Observation &observation, std::size_t length) {
+        sidecar_reservation *handle = nullptr;
+        check(sidecar_worker_reserve(handle_.get(), observation.handle_.get(), length, &handle));
+        return Reservation(handle);
+    }
+
+    void failed(Observation &&observation, std::string_view message) {
+        check(sidecar_worker_failed(handle_.get(), observation.handle_.get(), message.data(), message.size()));
+        observation.handle_.release();
+    }
+
+    sidecar_worker_info info(std::uint32_t member = 0) {
+        auto info = detail::sized<sidecar_worker_info>();
+        check(sidecar_worker_get_info(handle_.get(), member, &info));
+        return info;
+    }
+
+    /// For poll loops; see sidecar_worker_fd.
+    int fd() {
+        std::int32_t fd = -1;
+        check(sidecar_worker_fd(handle_.get(), &fd));
+        return fd;
+    }
+
+private:
+    std::optional<Event> next(std::optional<std::chrono::nanoseconds> timeout) {
+        auto event = detail::sized<sidecar_worker_event>();
+        const std::int64_t nanos = timeout ? (timeout->count() > 0 ? timeout->count() : 0) : sidecar_FOREVER;
+        const auto status = check(sidecar_worker_next(handle_.get(), nanos, &event));
+        ended_ = status == sidecar_ENDED;
+        if (status != sidecar_OK) {
+            return std::nullopt;
+        }
+        return std::optional<Event>(std::in_place, event);
+    }
+
+    std::int32_t check(std::int32_t status) {
+        if (status >= 0) {
+            return status;
+        }
+        auto why = detail::sized<sidecar_failure>();
+        sidecar_worker_get_failure(handle_.get(), &why);
+        return detail::check(status, &why);
+    }
+
+    detail::Handle<sidecar_worker, sidecar_worker_close> handle_;
+    bool ended_ = false;
+};
+
+} // namespace sidecar
+
+#endif // SIDECAR_HPP
