@@ -36,7 +36,7 @@ pub(crate) fn gateway(context: &Context, driver: &str, limit: Duration) -> Resul
 }
 
 /// The WebSocket URL in a line of the gateway's output.
-fn endpoint(line: &str) -> Option<String> {
+pub(crate) fn endpoint(line: &str) -> Option<String> {
     let url = &line[line.find("ws://")?..];
     url.split(|end: char| end.is_whitespace() || "\"',)".contains(end)).next().map(str::to_owned)
 }

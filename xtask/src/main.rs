@@ -4,6 +4,7 @@
 //! `steps` says what is run, `plan` in which order and with what result, `runner` how.
 
 mod bindings;
+mod c;
 mod clock;
 mod interop;
 mod orphans;
@@ -16,6 +17,7 @@ mod steps;
 mod tool;
 
 use core::time::Duration;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use steps::{Context, STEPS};
@@ -25,6 +27,7 @@ usage: cargo xtask test [--only STEP]... [--list]
        cargo xtask simulate [--seconds N] [--schedules N] [--first SEED] [--seed SEED]
        cargo xtask soak [--only STEP]... [--minutes N] [--list]
        cargo xtask wheel
+       cargo xtask c
 
   test            every step, in order; goes on after a failure and says so at the end
   --only STEP     this step and those it needs; may be repeated
@@ -35,7 +38,8 @@ usage: cargo xtask test [--only STEP]... [--list]
   soak            what takes long, over and over until the time is up
   --minutes N     how long; 30 unless told otherwise
 
-  wheel           the Python package, in target/wheels";
+  wheel           the Python package, in target/wheels
+  c               the C library, its headers and where they are, in target/c";
 
 /// Which steps are meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +63,7 @@ enum Request {
     Help,
     List(Task),
     Wheel,
+    C,
     Simulate(simulate::Simulate),
     Test { only: Vec<String> },
     Soak { only: Vec<String>, minutes: u32 },
@@ -77,7 +82,8 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(Request::Simulate(simulate)) => simulate.run().unwrap_or_else(|error| refuse(&error)),
-        Ok(Request::Wheel) => wheel().unwrap_or_else(|error| refuse(&error)),
+        Ok(Request::Wheel) => build(Context::wheel).unwrap_or_else(|error| refuse(&error)),
+        Ok(Request::C) => build(Context::c).unwrap_or_else(|error| refuse(&error)),
         Ok(Request::Test { only }) => test(&only).unwrap_or_else(|error| refuse(&error)),
         Ok(Request::Soak { only, minutes }) => soaked(&only, minutes).unwrap_or_else(|error| refuse(&error)),
         Err(error) => refuse(&format!("{error}\n{USAGE}")),
@@ -95,11 +101,8 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
         Some("test") => Task::Test,
         Some("soak") => Task::Soak,
         Some("simulate") => return simulate::Simulate::parse(arguments).map(Request::Simulate),
-        Some("wheel") => {
-            return arguments
-                .next()
-                .map_or(Ok(Request::Wheel), |more| Err(format!("unexpected argument `{more}`")));
-        }
+        Some("wheel") => return alone(arguments, Request::Wheel),
+        Some("c") => return alone(arguments, Request::C),
         Some("help" | "--help" | "-h") | None => return Ok(Request::Help),
         Some(other) => return Err(format!("no task is called `{other}`")),
     };
@@ -122,14 +125,20 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
     })
 }
 
-/// Builds the wheel and says where it is.
-fn wheel() -> Result<ExitCode, String> {
-    Ok(match Context::new()?.wheel() {
-        Ok(wheel) => {
-            println!("{}", wheel.display());
+/// A request without arguments.
+fn alone(mut arguments: impl Iterator<Item = String>, request: Request) -> Result<Request, String> {
+    arguments.next().map_or(Ok(request), |more| Err(format!("unexpected argument `{more}`")))
+}
+
+/// Builds something and says where it is.
+fn build(what: fn(&Context) -> Result<PathBuf, runner::Stop>) -> Result<ExitCode, String> {
+    Ok(match what(&Context::new()?) {
+        Ok(place) => {
+            println!("{}", place.display());
             ExitCode::SUCCESS
         }
         Err(runner::Stop::Failed(reason)) => return Err(reason),
+        Err(runner::Stop::Skipped(reason)) => return Err(reason.to_owned()),
         // As a shell has it: 128 and the signal.
         Err(runner::Stop::Interrupted(signal)) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(1)),
     })
@@ -185,6 +194,8 @@ mod tests {
         assert!(parsed("test --minutes 5").unwrap_err().contains("--minutes"));
         assert_eq!(parsed(""), Ok(Request::Help));
         assert_eq!(parsed("wheel"), Ok(Request::Wheel));
+        assert_eq!(parsed("c"), Ok(Request::C));
+        assert!(parsed("c now").unwrap_err().contains("`now`"));
         assert!(parsed("wheel now").unwrap_err().contains("`now`"));
         assert!(parsed("test --only").unwrap_err().contains("--only"));
         assert!(parsed("test fmt").unwrap_err().contains("`fmt`"));

@@ -130,6 +130,7 @@ pub(crate) fn run<C>(
                 let word = format!("FAILED: {reason}");
                 (Verdict::Failed(reason), word)
             }
+            Err(Stop::Skipped(reason)) => (Verdict::Skipped(reason), format!("skipped: {reason}")),
             Err(Stop::Interrupted(signal)) => {
                 report.interrupted = Some(signal);
                 let reason = format!("interrupted by signal {signal}");

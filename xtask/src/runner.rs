@@ -34,6 +34,8 @@ pub(crate) enum Stop {
     Failed(String),
     /// We were told to end, by this signal.
     Interrupted(i32),
+    /// It cannot be done here, with the reason.
+    Skipped(&'static str),
 }
 
 impl Stop {
@@ -285,7 +287,7 @@ mod tests {
         let watch = Stopwatch::start();
         while rustix::process::test_kill_process_group(group) != Err(rustix::io::Errno::SRCH) {
             assert!(watch.elapsed() < SOON, "the group is still there");
-            std::thread::sleep(Duration::from_millis(5));
+            thread::sleep(Duration::from_millis(5));
         }
     }
 

@@ -49,6 +49,7 @@ impl Simulate {
         match run(&Context::new()?, &arguments, SLACK + Duration::from_secs(self.seconds)) {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(Stop::Failed(reason)) => Err(reason),
+            Err(Stop::Skipped(reason)) => Err(reason.to_owned()),
             // As a shell has it: 128 and the signal.
             Err(Stop::Interrupted(signal)) => Ok(ExitCode::from(u8::try_from(128 + signal).unwrap_or(1))),
         }

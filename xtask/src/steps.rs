@@ -6,6 +6,7 @@ use core::time::Duration;
 use std::path::{Path, PathBuf};
 
 use crate::bindings;
+use crate::c;
 use crate::interop;
 use crate::orphans;
 use crate::plan::{Leftovers, Step};
@@ -104,6 +105,24 @@ pub(crate) const STEPS: &[Step<Context>] = &[
         &["build", "python-build"],
         |context| bindings::test(context, PLAY_LIMIT),
     ),
+    step("c-header-fresh", "sidecar.h is what the sources say", |context| c::header(context, BUILD_LIMIT)),
+    step(
+        "c-examples",
+        "the C library: exported symbols, examples with strict warnings and sanitizers",
+        |context| c::examples(context, BUILD_LIMIT),
+    ),
+    step("c-freestanding", "the agent for C links without an allocator", |context| {
+        c::freestanding(context, BUILD_LIMIT)
+    }),
+    play(
+        "c-play",
+        "the examples in C and C++ play against `sidecar` and `sidecar gateway`",
+        &["build", "c-examples", "c-freestanding"],
+        |context| c::play(context, PLAY_LIMIT),
+    ),
+    play("c-valgrind", "the same under Valgrind", &["build", "c-examples", "c-freestanding"], |context| {
+        c::valgrind(context, PLAY_LIMIT)
+    }),
 ];
 
 /// What the steps share.
@@ -141,6 +160,14 @@ impl Context {
     /// As the step `python-build`.
     pub(crate) fn wheel(&self) -> Result<PathBuf, Stop> {
         bindings::wheel(self, BUILD_LIMIT)
+    }
+
+    /// Builds the C library.
+    ///
+    /// # Errors
+    /// As the step `c-examples`.
+    pub(crate) fn c(&self) -> Result<PathBuf, Stop> {
+        c::build(self, BUILD_LIMIT)
     }
 
     /// Runs a step and ends what outlived it. An interrupted step leaves nothing behind, whoever started it.

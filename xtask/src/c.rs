@@ -1,0 +1,167 @@
+//! The C library: built, its examples built in strict ways and played against the real binary.
+
+use core::time::Duration;
+use std::path::PathBuf;
+
+use crate::interop;
+use crate::runner::Stop;
+use crate::steps::Context;
+use crate::tool::Tool;
+
+const NO_SH: &str = "install a POSIX shell";
+/// Opens the rehearsal gateway of this run alone, which is gone when the step is over.
+const TOKEN: &str = "c-token";
+const LISTENS_WITHIN: Duration = Duration::from_secs(20);
+const CASES: &str = "2";
+/// Only what is lost for certain: the C library keeps what its threads had.
+const MEMCHECK: &[&str] = &[
+    "--quiet",
+    "--leak-check=full",
+    "--show-leak-kinds=definite",
+    "--errors-for-leak-kinds=definite",
+    "--error-exitcode=9",
+];
+
+/// The committed header is what the sources say.
+pub(crate) fn header(context: &Context, limit: Duration) -> Result<(), Stop> {
+    let test = context.cargo_tool(["test", "--package", "sidecar-c", "--test", "header"]);
+    context.runner.run(test, limit)
+}
+
+/// Lays libraries, headers and their descriptions out in `target/c`, and says where.
+pub(crate) fn build(context: &Context, limit: Duration) -> Result<PathBuf, Stop> {
+    let prefix = context.target.join("c");
+    script(context, "bindings/c/build.sh", [&prefix], limit)?;
+    Ok(prefix)
+}
+
+/// Builds examples and border test with strict warnings and under the sanitizers, compares the exported symbols.
+pub(crate) fn examples(context: &Context, limit: Duration) -> Result<(), Stop> {
+    let prefix = build(context, limit)?;
+    script(context, "bindings/c/examples/build.sh", [&prefix, &programs(context)], limit)
+}
+
+/// Proves that the agent's library has no allocator, and leaves its example.
+pub(crate) fn freestanding(context: &Context, limit: Duration) -> Result<(), Stop> {
+    let out = programs(context);
+    std::fs::create_dir_all(&out)
+        .map_err(|error| Stop::failed(format!("{} cannot be made: {error}", out.display())))?;
+    let tool = Tool::new("sh", &context.root, NO_SH)
+        .args(["bindings/c/freestanding/check.sh"])
+        .args([out.join("direct_agent-freestanding")])
+        .env("CARGO_TARGET_DIR", context.target.join("freestanding"));
+    context.runner.run(tool, limit)
+}
+
+/// Every example plays cart-pole to the last case: as it is, and under the sanitizers.
+pub(crate) fn play(context: &Context, limit: Duration) -> Result<(), Stop> {
+    for program in ["worker-c99", "worker-c11", "worker-c++17", "worker-sanitized", "worker-c++17-sanitized"]
+    {
+        worker(context, program, &[], limit)?;
+    }
+    let cuts = ["--cut-at", "100:after,200:mid-frame", "--on-lost", "reask", "--reask-after", "100ms"];
+    let pieces = ["--payload", "70000", "--fragment", "4096", "--empty-final", "--ping-between-fragments"];
+    for program in
+        ["direct_agent-c99", "direct_agent-c11", "direct_agent-sanitized", "direct_agent-freestanding"]
+    {
+        direct_agent(context, &[], program, &[], limit)?;
+        direct_agent(context, &[], program, &cuts, limit)?;
+        direct_agent(context, &[], program, &pieces, limit)?;
+    }
+    Ok(())
+}
+
+/// The same under Valgrind, where it is installed. The direct agent may not allocate at all.
+pub(crate) fn valgrind(context: &Context, limit: Duration) -> Result<(), Stop> {
+    let version = Tool::new("valgrind", &context.root, "install valgrind").args(["--version"]);
+    if context.runner.run(version, limit).is_err() {
+        return Err(Stop::Skipped("valgrind is not installed"));
+    }
+    let abi = Tool::new("valgrind", &context.root, "install valgrind")
+        .args(MEMCHECK.iter().copied())
+        .args([programs(context).join("abi-c11")]);
+    context.runner.run(abi, limit)?;
+    worker(context, "worker-c11", MEMCHECK, limit)?;
+    direct_agent(context, MEMCHECK, "direct_agent-freestanding", &[], limit)
+}
+
+fn programs(context: &Context) -> PathBuf {
+    context.target.join("c-examples")
+}
+
+fn script<const N: usize>(
+    context: &Context,
+    path: &str,
+    arguments: [&PathBuf; N],
+    limit: Duration,
+) -> Result<(), Stop> {
+    let tool = Tool::new("sh", &context.root, NO_SH).args([path]).args(arguments);
+    context.runner.run(tool.env("CARGO_TARGET_DIR", &context.target), limit)
+}
+
+/// `sidecar -- program` against the rehearsal gateway; with words, under Valgrind with these.
+fn worker(context: &Context, program: &str, valgrind: &[&str], limit: Duration) -> Result<(), Stop> {
+    let gateway =
+        context.sidecar().args(["gateway", "--listen", "127.0.0.1:0", "--cases", CASES, "--warmup-frame"]);
+    let mut gateway = context.runner.start_listening(gateway.env("JOB_TOKEN", TOKEN))?;
+    let endpoint = gateway.line("the address it listens on", LISTENS_WITHIN, interop::endpoint)?;
+    let region = PathBuf::from(format!("/dev/shm/sidecar-c-{}", std::process::id()));
+    let mut sidecar = context
+        .sidecar()
+        .args(["--gpu", "none", "--job", "c", "--endpoint", &endpoint, "--shm"])
+        .args([&region])
+        .args(["--"]);
+    if !valgrind.is_empty() {
+        sidecar = sidecar.args(["valgrind"]).args(valgrind.iter().copied());
+    }
+    let sidecar = sidecar.args([programs(context).join(program)]).env("JOB_TOKEN", TOKEN);
+    context.runner.run(sidecar, limit)?;
+    // The gateway's own exit code says whether every case was solved.
+    gateway.finish(limit)
+}
+
+/// A client of its own against the rehearsal gateway, which misbehaves as told.
+fn direct_agent(
+    context: &Context,
+    valgrind: &[&str],
+    program: &str,
+    faults: &[&str],
+    limit: Duration,
+) -> Result<(), Stop> {
+    let gateway = context.sidecar().args(["gateway", "--listen", "127.0.0.1:0", "--cases", CASES]);
+    let gateway = gateway.args(faults.iter().copied()).env("JOB_TOKEN", TOKEN);
+    let mut gateway = context.runner.start_listening(gateway)?;
+    let endpoint = gateway.line("the address it listens on", LISTENS_WITHIN, interop::endpoint)?;
+    let (address, port, path) =
+        parts(&endpoint).ok_or_else(|| Stop::failed(format!("`{endpoint}` is no endpoint")))?;
+    let program = programs(context).join(program);
+    let client = if valgrind.is_empty() {
+        Tool::new(&program, &context.root, "`cargo xtask test --only c-examples` makes it")
+    } else {
+        Tool::new("valgrind", &context.root, "install valgrind")
+            .args(valgrind.iter().copied())
+            .args([program])
+    };
+    context.runner.run(client.args([address, port, path]).env("JOB_TOKEN", TOKEN), limit)?;
+    gateway.finish(limit)
+}
+
+/// Address, port and path of an endpoint.
+fn parts(endpoint: &str) -> Option<(&str, &str, &str)> {
+    let rest = endpoint.strip_prefix("ws://")?;
+    let (authority, _) = rest.split_once('/')?;
+    let (address, port) = authority.split_once(':')?;
+    Some((address, port, &rest[authority.len()..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_has_three_parts() {
+        assert_eq!(parts("ws://127.0.0.1:4000/a/b"), Some(("127.0.0.1", "4000", "/a/b")));
+        assert_eq!(parts("ws://127.0.0.1/a"), None);
+        assert_eq!(parts("127.0.0.1:4000/a"), None);
+    }
+}
