@@ -94,7 +94,9 @@ impl Stage {
         trace::with_log(|| {
             let world = process::run(world::World::new(seed, self.region(), self.tokens.clone(), true));
             sidecar_shm::simulation::set_time(None);
-            world.trace.unwrap_or_default()
+            let mut story = world.trace.unwrap_or_default();
+            story.extend(trace::logged());
+            story
         })
     }
 }

@@ -16,6 +16,9 @@ usage: sidecar-simulate [--seconds N] [--schedules N] [--first SEED] [--seed SEE
   --all yes       go on after a failure, and name one seed for each kind of failure
   --seed SEED     this one schedule, with its story";
 
+/// So many schedules meet every kind of fault and every situation.
+const ENOUGH: u64 = 100_000;
+
 #[derive(Default)]
 struct Arguments {
     seconds: Option<u64>,
@@ -100,6 +103,11 @@ fn campaign(stage: &Stage, arguments: &Arguments) -> ExitCode {
     }
     if let Some((broken, _)) = kinds.into_values().next() {
         return report(Err(broken));
+    }
+    let missing = coverage.missing();
+    if verdict.is_ok() && coverage.schedules >= ENOUGH && !missing.is_empty() {
+        eprintln!("error: never met in {} schedules: {}", coverage.schedules, missing.join("; "));
+        return ExitCode::FAILURE;
     }
     if let Err(broken) = &verdict {
         println!("\nthe story of seed {}:", broken.seed);

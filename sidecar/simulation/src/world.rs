@@ -172,6 +172,12 @@ const BUSY: u32 = 20_000;
 /// No schedule needs a tenth of this.
 const MOST_STEPS: u64 = 500_000;
 
+/// Stores of sidecars so far that a worker may want to see.
+fn pushed_down() -> u64 {
+    let passed = simulation::passed();
+    passed[simulation::Point::DownAfter as usize] + passed[simulation::Point::CommitAfter as usize]
+}
+
 /// A time as a trace shows it: seconds since the start.
 pub(crate) fn shown(now: u64) -> String {
     let now = now.saturating_sub(START);
@@ -208,7 +214,7 @@ impl World {
             tokens,
             ended: false,
             terminated: false,
-            pushed_down: 0,
+            pushed_down: pushed_down(),
             idle_turns: 0,
             random,
             plan,
@@ -341,8 +347,7 @@ impl World {
             self.sidecar.ready_known = true;
         }
         self.answer_joins();
-        let down = simulation::passed()[simulation::Point::DownAfter as usize]
-            + simulation::passed()[simulation::Point::CommitAfter as usize];
+        let down = pushed_down();
         if down != self.pushed_down {
             self.pushed_down = down;
             self.wake_workers();
