@@ -76,7 +76,7 @@ impl Game {
     /// With a worker that is nobody's child.
     pub(crate) fn start(gateway_arguments: &[&str], sidecar_arguments: &[&str]) -> Self {
         let region = Region::new();
-        let worker = Running::start(&mut worker(&region));
+        let worker = Running::start(&mut worker(&region, THINK));
         Self::with(region, gateway_arguments, sidecar_arguments, &[], worker)
     }
 
@@ -147,6 +147,8 @@ impl Game {
     pub(crate) fn await_unanswered(&self, count: u64) {
         wait_for("an observation", || {
             let seen = self.stat().is_some_and(|stat| stat.gauge(Gauge::Unanswered) == count);
+            let working = is_running(self.worker.pid());
+            assert!(working || self.is_over(), "{}\n{}", self.worker.stderr(), self.sidecar.stderr());
             seen || self.is_over()
         });
     }
@@ -181,9 +183,39 @@ impl Game {
         if self.is_over() {
             return;
         }
+        self.follow_worker(THINK);
+    }
+
+    /// Kills the worker; another one follows once it is gone: before that, it would be one too many.
+    fn follow_worker(&mut self, think: &str) {
         self.worker.signal(Signal::KILL);
-        let next = Running::start(&mut worker(&self.region));
+        wait_for("the worker's end", || !is_running(self.worker.pid()));
+        let next = Running::start(&mut worker(&self.region, think));
         core::mem::replace(&mut self.worker, next).finish();
+    }
+
+    /// Kills the worker; the next one takes the observation that waits, and thinks about it for ever.
+    pub(crate) fn kill_worker_for_a_slow_one(&mut self) {
+        let redelivered = self.region.noted().counter(Counter::Redelivered);
+        self.follow_worker("1000s");
+        // Delivered again, or new: then it sleeps with it in hand.
+        wait_for("a worker at work", || {
+            let again = self.region.noted().counter(Counter::Redelivered) > redelivered;
+            again || self.noted("3 workers died") > 0 || self.worker_sleeps()
+        });
+        thread::sleep(Duration::from_millis(30));
+    }
+
+    /// It thinks: in `nanosleep`, for which it has no futex to wait on.
+    fn worker_sleeps(&self) -> bool {
+        let place = std::fs::read_to_string(format!("/proc/{}/wchan", self.worker.pid()));
+        place.is_ok_and(|place| place.contains("nanosleep"))
+    }
+
+    /// How often something of this beginning stands in the region's error log.
+    pub(crate) fn noted(&self, start: &str) -> u64 {
+        let noted = self.region.noted();
+        noted.errors.iter().filter(|(text, _)| text.starts_with(start)).map(|(_, count)| count).sum()
     }
 
     pub(crate) fn kill_sidecar(&mut self) {
@@ -211,7 +243,9 @@ impl Game {
         let second = if worker_first { &self.sidecar } else { &self.worker };
         first.signal(Signal::KILL);
         second.signal(Signal::KILL);
-        let (sidecar, worker) = (self.next_sidecar(), Running::start(&mut worker(&self.region)));
+        let pids = [self.sidecar.pid(), self.worker.pid()];
+        wait_for("the end of both", || !pids.into_iter().any(is_running));
+        let (sidecar, worker) = (self.next_sidecar(), Running::start(&mut worker(&self.region, THINK)));
         core::mem::replace(&mut self.sidecar, sidecar).finish();
         core::mem::replace(&mut self.worker, worker).finish();
     }
@@ -226,15 +260,19 @@ impl Game {
 
     /// Starts workers until one is let in; gives the one that was there.
     pub(crate) fn replace_worker(&mut self) -> Running {
-        loop {
-            let next = Running::start(&mut worker(&self.region));
+        let mut taken = None;
+        wait_for("a seat", || {
+            assert!(is_running(self.sidecar.pid()), "{}", self.sidecar.stderr());
+            let next = Running::start(&mut worker(&self.region, THINK));
             let attached =
                 || self.stat().is_some_and(|stat| stat.gauge(Gauge::WorkerPid) == u64::from(next.pid()));
-            wait_for("a seat, or none", || attached() || !is_running(next.pid()));
-            if attached() {
-                return core::mem::replace(&mut self.worker, next);
-            }
-        }
+            wait_for("a seat, or none", || {
+                attached() || !is_running(next.pid()) || !is_running(self.sidecar.pid())
+            });
+            taken = attached().then_some(next);
+            taken.is_some()
+        });
+        core::mem::replace(&mut self.worker, taken.unwrap())
     }
 
     pub(crate) fn restart_gateway(&mut self) {
@@ -287,14 +325,17 @@ pub(crate) fn is_running(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
+/// How long a worker thinks about each observation.
+const THINK: &str = "1ms";
+
 fn worker_line() -> Vec<String> {
     let binary = env!("CARGO_BIN_EXE_sidecar");
-    owned(&[binary, "worker", "--policy", "cartpole", "--think", "1ms"])
+    owned(&[binary, "worker", "--policy", "cartpole", "--think", THINK])
 }
 
-fn worker(region: &Region) -> Command {
+fn worker(region: &Region, think: &str) -> Command {
     let mut command = sidecar();
-    command.args(&worker_line()[1..]).arg("--shm").arg(region.path());
+    command.args(["worker", "--policy", "cartpole", "--think", think, "--shm"]).arg(region.path());
     command
 }
 

@@ -104,6 +104,26 @@ fn a_cut_with_a_stalling_simulator_is_unfrozen() {
     });
 }
 
+/// The third death on one observation is no accident any more: the failure policy answers, and the job goes on.
+#[test]
+fn three_deaths_on_one_observation_leave_it_to_the_failure_policy() {
+    let directory = tempfile::tempdir().unwrap();
+    let reply = directory.path().join("reply");
+    std::fs::write(&reply, [1]).unwrap();
+    let reply = reply.to_str().unwrap();
+    let mut game = Game::start(&STALL, &["--on-failure", "reply", "--failure-reply", reply]);
+    game.expect(&["3 workers died on one observation"]);
+    let mut deaths = 0;
+    while game.noted("3 workers died on one observation") == 0 {
+        game.kill_worker_for_a_slow_one();
+        deaths += 1;
+        assert!(deaths <= 4, "still held after {deaths} deaths");
+    }
+    assert!(deaths >= 3);
+    game.kill_worker();
+    game.solved();
+}
+
 /// A worker that is stopped over the change of its seat wakes up as somebody whose place is taken: it writes into no
 /// other worker's slots, and ends.
 #[test]
