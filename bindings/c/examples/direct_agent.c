@@ -33,10 +33,7 @@
 #define NANOS 1000000000ULL
 
 /* All the memory there is. A slot begins on a page, and so does the payload behind its headroom. */
-static union {
-    uint64_t align;
-    uint8_t bytes[1 << 16];
-} agent_memory;
+static uint8_t agent_memory[1 << 16] __attribute__((aligned(64)));
 static uint8_t scratch[sidecar_HEADROOM + SLOT_BYTES];
 static uint8_t slots[SLOTS][sidecar_HEADROOM + SLOT_BYTES] __attribute__((aligned(4096)));
 static uint8_t outgoing[sidecar_MAX_TRANSMIT + 8192];
@@ -432,11 +429,11 @@ static void start(struct client *client, const char *host, const char *path, con
     config.agent = name;
     config.agent_len = 2 * sizeof id;
     must("layout", sidecar_agent_layout(&config, &size, &align));
-    if (size > sizeof agent_memory.bytes || (uintptr_t)agent_memory.bytes % align != 0) {
+    if (size > sizeof agent_memory || (uintptr_t)agent_memory % align != 0) {
         say("direct_agent: an agent takes %lu bytes, aligned to %lu", (unsigned long)size, (unsigned long)align);
         _exit(2);
     }
-    must("init", sidecar_agent_init(agent_memory.bytes, sizeof agent_memory.bytes, scratch, sizeof scratch,
+    must("init", sidecar_agent_init(agent_memory, sizeof agent_memory, scratch, sizeof scratch,
                                     &config, NULL, now(), &client->agent));
 }
 

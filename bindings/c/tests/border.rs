@@ -4,7 +4,10 @@
 //!
 //! What cannot be tried is a pointer to nowhere: no library can see that.
 
-#![allow(clippy::undocumented_unsafe_blocks, reason = "all of it breaks rules on purpose, except for wild pointers")]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "all of it breaks rules on purpose, except for wild pointers"
+)]
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "as above")]
 
 use core::ffi::c_char;
@@ -49,7 +52,7 @@ fn config() -> AgentConfig {
 /// An agent with its memory.
 struct Stage {
     agent: *mut sidecar_c_agent::border::Marked<Agent>,
-    _memory: Vec<u64>,
+    _memory: Vec<u128>,
     _scratch: Vec<u8>,
     slots: [Vec<u8>; 2],
 }
@@ -58,15 +61,56 @@ impl Stage {
     fn new() -> Self {
         let (config, mut size, mut align) = (config(), 0, 0);
         assert_eq!(unsafe { sidecar_agent_layout(&config, &mut size, &mut align) }, OK);
-        assert!(align <= align_of::<u64>());
-        let mut memory = vec![0_u64; size.div_ceil(8)];
+        assert!(align <= align_of::<u128>());
+        let mut memory = vec![0_u128; size.div_ceil(16)];
         let mut scratch = vec![0; PLACE];
         let mut agent = null_mut();
         let status = unsafe {
-            sidecar_agent_init(memory.as_mut_ptr().cast(), size, scratch.as_mut_ptr(), PLACE, &config, null(), 1, &mut agent)
+            sidecar_agent_init(
+                memory.as_mut_ptr().cast(),
+                size,
+                scratch.as_mut_ptr(),
+                PLACE,
+                &config,
+                null(),
+                1,
+                &mut agent,
+            )
         };
         assert_eq!(status, OK);
         Self { agent, _memory: memory, _scratch: scratch, slots: [vec![0; PLACE], vec![0; PLACE]] }
+    }
+}
+
+impl Stage {
+    /// Up to the gateway's `101`.
+    fn open(&mut self) {
+        const KEY: &[u8] = b"Sec-WebSocket-Key: ";
+        let mut event = AgentEvent { struct_size: size_of::<AgentEvent>() as u32, ..zeroed() };
+        assert_eq!(unsafe { sidecar_agent_poll_event(self.agent, &mut event) }, OK);
+        assert_eq!(event.kind, AGENT_EVENT_DIAL);
+        let (mut request, mut length) = ([0; 4096], 0);
+        let (out, room) = (request.as_mut_ptr(), request.len());
+        let status = unsafe {
+            sidecar_agent_handle_connected(self.agent, 2, c"token".as_ptr(), 5, out, room, &mut length)
+        };
+        assert_eq!(status, OK);
+        assert_eq!(unsafe { sidecar_agent_handle_sent(self.agent, 2) }, OK);
+        let at = request[..length].windows(KEY.len()).position(|window| window == KEY).unwrap() + KEY.len();
+        let accept = sidecar_core::ws::handshake::accept_for(request[at..].first_chunk().unwrap());
+        let answer = format!(
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Accept: {}\r\n\r\n",
+            core::str::from_utf8(&accept).unwrap()
+        );
+        let mut read = ReadPlace { struct_size: size_of::<ReadPlace>() as u32, ..zeroed() };
+        assert_eq!(unsafe { sidecar_agent_poll_read(self.agent, &mut read) }, OK);
+        assert!(read.max >= answer.len());
+        unsafe { core::ptr::copy_nonoverlapping(answer.as_ptr(), read.into, answer.len()) };
+        assert_eq!(unsafe { sidecar_agent_handle_received(self.agent, 3, answer.len()) }, OK);
+        assert_eq!(unsafe { sidecar_agent_process(self.agent, 3) }, OK);
+        assert_eq!(unsafe { sidecar_agent_poll_event(self.agent, &mut event) }, OK);
+        assert_eq!(event.kind, AGENT_EVENT_UPGRADED);
     }
 }
 
@@ -78,7 +122,14 @@ impl Drop for Stage {
 
 /// Lengths that a caller may have: small ones, exact ones, absurd ones.
 fn lengths() -> impl Strategy<Value = usize> {
-    prop_oneof![0_usize..64, Just(PLACE), Just(PLACE - 1), Just(4096_usize), Just(isize::MAX as usize), Just(usize::MAX)]
+    prop_oneof![
+        0_usize..64,
+        Just(PLACE),
+        Just(PLACE - 1),
+        Just(4096_usize),
+        Just(isize::MAX as usize),
+        Just(usize::MAX)
+    ]
 }
 
 /// One call: which, and numbers to make arguments of.
@@ -87,17 +138,27 @@ fn calls() -> impl Strategy<Value = Vec<(u8, u64, u32, usize, bool, Vec<u8>)>> {
         proptest::collection::vec(any::<u8>(), 0..64),
         Just(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n".to_vec()),
         Just(b"HTTP/1.1 503 Busy\r\n\r\n".to_vec()),
+        Just(b"\x81\x11{\"type\":\"warmup\"}".to_vec()),
+        Just(b"\x81\x28{\"type\":\"session_open\",\"session_id\":\"s\"}".to_vec()),
+        Just(b"\x81\x10{\"type\":\"drain\"}".to_vec()),
+        Just(b"\x82\x0b\0\0\0\x01spayload"[..12].to_vec()),
+        Just(b"\x82\x7e\x10\x05\0\0\0\x01s".to_vec()),
+        Just(b"\x89\x02hi".to_vec()),
+        Just(b"\x88\x02\x03\xe8".to_vec()),
     ];
     let call = (0_u8..24, any::<u64>(), prop_oneof![0_u32..8, any::<u32>()], lengths(), any::<bool>(), bytes);
     proptest::collection::vec(call, 0..60)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_agent_takes_any_calls_in_any_order(calls in calls()) {
+    fn an_agent_takes_any_calls_in_any_order(open in any::<bool>(), calls in calls()) {
         let mut stage = Stage::new();
+        if open {
+            stage.open();
+        }
         let agent = stage.agent;
         let mut now = 1;
         for (which, time, number, length, with, bytes) in calls {
@@ -251,7 +312,8 @@ fn every_function_of_the_worker_tells_null() {
     assert_eq!(statuses, [ERR_NULL; 17]);
     let counts = [0, 1025, usize::MAX];
     for count in counts {
-        let status = unsafe { sidecar_worker_attach_many(null(), null(), count, null(), null_mut(), &mut worker) };
+        let status =
+            unsafe { sidecar_worker_attach_many(null(), null(), count, null(), null_mut(), &mut worker) };
         assert_eq!(status, ERR_VALUE);
     }
     assert!(worker.is_null());
@@ -266,4 +328,14 @@ fn a_handle_of_another_kind_is_told() {
     assert_eq!(unsafe { sidecar_reservation_release(stage.agent.cast()) }, ERR_STATE);
     let odd = stage.agent.wrapping_byte_add(1);
     assert_eq!(unsafe { sidecar_agent_process(odd, 1) }, ERR_VALUE);
+}
+
+#[test]
+fn a_panic_stops_at_the_border_and_spoils_its_handle_alone() {
+    let (stage, other) = (Stage::new(), Stage::new());
+    let border = unsafe { sidecar_c_agent::border::Border::new() };
+    assert_eq!(border.handle(stage.agent, |_| panic!("on purpose")), ERR_BUG);
+    assert_eq!(unsafe { sidecar_agent_process(stage.agent, 1) }, ERR_BUG);
+    assert_eq!(unsafe { sidecar_agent_wants_slot(stage.agent) }, ERR_BUG);
+    assert_eq!(unsafe { sidecar_agent_wants_slot(other.agent) }, NOTHING);
 }
