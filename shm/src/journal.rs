@@ -245,5 +245,14 @@ impl Journal {
     }
 }
 
+/// Makes every checksum of a journal right again.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn reseal(map: &Map) {
+    MainRecord::reseal(map, place::MAIN);
+    (0..ACTION_RECORDS).for_each(|index| ActionRecord::reseal(map, action_offset(index)));
+    (0..SEATS).for_each(|index| SeatWords::reseal(map, seat_offset(index)));
+    (0..MAX_OBSERVATION_SLOTS as usize).for_each(|index| SlotWords::reseal(map, slot_offset(index)));
+}
+
 #[cfg(test)]
 mod tests;

@@ -43,6 +43,8 @@ pub mod eventcount;
 #[cfg(all(feature = "failpoints", not(sidecar_loom)))]
 pub mod failpoints;
 pub mod futex;
+#[cfg(all(feature = "fuzzing", not(sidecar_loom)))]
+pub mod fuzzing;
 #[cfg(not(sidecar_loom))]
 pub mod guard;
 #[cfg(not(sidecar_loom))]

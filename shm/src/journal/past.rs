@@ -17,6 +17,9 @@ use crate::layout::{MAX_OBSERVATION_SLOTS, SEATS};
 use crate::map::Map;
 use crate::sync::Ordering;
 
+/// No gateway comes that far; a journal that says so is forged, and counting on from there would end.
+const MOST_SEQUENCES: u64 = u64::MAX / 2;
+
 /// Everything that a journal holds.
 #[derive(Clone, Debug)]
 pub(crate) struct Past {
@@ -94,6 +97,9 @@ impl Past {
             .chain(actions.iter().flatten().map(|(sequence, _)| *sequence))
             .map(|sequence| sequence.saturating_add(1))
             .fold(noted, u64::max);
+        if next_sequence > MOST_SEQUENCES {
+            return Err(Unreadable::Damaged("sequence"));
+        }
         Ok(Self { main, last_byte, next_sequence, slots, seats, actions })
     }
 
