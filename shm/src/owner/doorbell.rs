@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::EventfdFlags;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 
 /// Rings the frame loop's doorbell. The worker has a copy of the descriptor; so may any thread of the sidecar.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ impl DoorbellHandle {
 
     /// Wakes the frame loop, or keeps it from falling asleep.
     pub fn ring(&self) {
+        // A worker shares the flags of this description, and may have made it one that blocks.
+        let _ = rustix::fs::fcntl_setfl(self, rustix::fs::OFlags::NONBLOCK);
         ring(self.fd.as_fd());
     }
 }
@@ -35,8 +38,25 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
 
 pub(crate) fn ring(fd: BorrowedFd<'_>) {
     crate::crash::step();
-    // It fails only when the counter is full, and then it is readable: the sleeper wakes all the same.
-    let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+    // It fails only when the counter is full, which no honest ringing can do in centuries. A full counter takes no more
+    // edges, and a sleeper that waits for edges would never wake: so it is emptied first.
+    if rustix::io::write(fd, &1_u64.to_ne_bytes()) == Err(rustix::io::Errno::AGAIN) {
+        clear(fd);
+        let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+    }
+}
+
+/// The two ends of what wakes a worker that waits on a descriptor: ours to call, the worker's to read. A pair of
+/// sockets, not an eventfd: two descriptions, and a send that doesn't block whatever the worker does with its own.
+pub(super) fn bell() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?)
+}
+
+/// Wakes the worker at the other end. If it can take no more it has enough to read, and wakes all the same.
+pub(super) fn call(fd: BorrowedFd<'_>) {
+    crate::crash::step();
+    let _ = rustix::net::send(fd, &1_u64.to_ne_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
 pub(crate) fn clear(fd: BorrowedFd<'_>) {

@@ -150,7 +150,7 @@ impl Link {
             Some(wake)
                 if self.map.word32(self.page + worker_page::BY_EVENTFD).load(Ordering::Relaxed) != 0 =>
             {
-                doorbell::ring(wake.as_fd());
+                doorbell::call(wake.as_fd());
             }
             _ => futex::wake(self.map.word32(self.block + seat_block::DOWN_SEQUENCE)),
         }

@@ -46,7 +46,7 @@ pub struct SeatGrant {
     pub region: OwnedFd,
     /// The frame loop's doorbell.
     pub doorbell: OwnedFd,
-    /// The eventfd that wakes this worker, if it waits on that.
+    /// What becomes readable to wake this worker, if it waits on that.
     pub wake: OwnedFd,
 }
 
@@ -392,7 +392,7 @@ impl Owner {
     }
 
     fn grant(&mut self, seat: usize, resumed: bool, candidate: &Candidate) -> Result<SeatGrant, SeatRefused> {
-        let wake = doorbell::eventfd()?;
+        let (wake, theirs) = doorbell::bell()?;
         let grant = SeatGrant {
             // There are two.
             seat: seat as u8,
@@ -403,7 +403,7 @@ impl Owner {
             total_bytes: self.parts.layout.total() as u64,
             region: File::try_clone(&self.parts.shared)?.into(),
             doorbell: DoorbellHandle::as_fd(&self.doorbell).try_clone_to_owned()?,
-            wake: wake.try_clone()?,
+            wake: theirs,
         };
         let entry = &mut self.seats[seat];
         entry.wake = Some(wake);
