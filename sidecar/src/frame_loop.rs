@@ -7,7 +7,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, TryRecvError};
 use sidecar_core::agent::{DialFailure, End, Outcome, Shutdown};
 use sidecar_core::time::Instant;
 use sidecar_shm::attach::Candidate;
@@ -100,6 +100,10 @@ pub struct FrameLoop {
     /// A send failed: the connection is as good as gone, and nothing more may be started on it, since whatever was
     /// started counts as sent.
     sends_fail: bool,
+    /// Something happened that a damaged region explains: look at it.
+    suspicious: bool,
+    /// The control thread is gone: no signal, no worker and no dial is heard of any more.
+    headless: bool,
 }
 
 /// How the loop passes the time.
@@ -145,6 +149,8 @@ impl FrameLoop {
             outcome: None,
             connected: false,
             sends_fail: false,
+            suspicious: false,
+            headless: false,
         }
     }
 
@@ -165,7 +171,17 @@ impl FrameLoop {
                 self.bridge.connection_closed();
                 return Ok((outcome, self.bridge));
             }
+            if self.headless {
+                return Err(Failure::new("the control thread is gone")
+                    .because("it failed or panicked; see the lines above")
+                    .hint("raise the open files limit (ulimit -n) if that was it; else report this"));
+            }
+            if self.suspicious && self.bridge.owner().damage().is_some() || self.bridge.owner().is_lost() {
+                return Err(self.give_up());
+            }
+            self.suspicious = false;
             self.wait(&mut completions)?;
+            self.bridge.hear_again();
             let now = clock::now();
             for completion in completions.drain(..) {
                 self.complete(completion, now);
@@ -173,11 +189,31 @@ impl FrameLoop {
         }
     }
 
+    /// Somebody damaged the region's file: nothing in it can be believed, so the run ends. The name is removed, so that
+    /// the next start makes a new region.
+    fn give_up(mut self) -> Failure {
+        let path = self.bridge.owner().path().display().to_string();
+        let damage = self.bridge.owner().damage();
+        self.driver.close(Close::Abort);
+        self.bridge.connection_closed();
+        self.bridge.remove_region();
+        let failure = Failure::new(format!("the region at {path} was damaged while it was in use"))
+            .hint("find the process that did it (its own worker can); then start the sidecar again at once");
+        damage.into_iter().fold(failure, Failure::because)
+    }
+
     fn take_commands(&mut self, now: Instant) {
-        while let Ok(command) = self.commands.try_recv() {
+        loop {
+            let command = match self.commands.try_recv() {
+                Ok(command) => command,
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => return self.headless = true,
+            };
             match command {
                 Command::Dial { dial, answer } => self.take_dial(dial, answer, now),
                 Command::Join { candidate, reply } => {
+                    // It maps the file, and would fail on a damaged one without a word to us.
+                    self.suspicious = true;
                     // A control thread that went away has no worker waiting.
                     let _ = reply.send(self.bridge.worker_joins(&candidate, now));
                 }
@@ -201,6 +237,9 @@ impl FrameLoop {
         match answer {
             Ok((addresses, token)) => {
                 self.addresses = addresses.into();
+                // Each dial begins with another address: one that swallows packets takes a whole dial's time.
+                let start = (dial as usize).wrapping_sub(1) % self.addresses.len().max(1);
+                self.addresses.rotate_left(start);
                 self.token = Some(token);
                 self.connect_next(now);
             }
@@ -234,7 +273,10 @@ impl FrameLoop {
                 Effect::HangUpOrderly => self.hang_up = Some(now + LAST_SEND),
                 Effect::HangUpAbort => self.close(Close::Abort),
                 Effect::WorkerReady => self.request(Request::WorkerReady),
-                Effect::DropWorker { why } => self.request(Request::DropWorker { why }),
+                Effect::DropWorker { why } => {
+                    self.suspicious = true;
+                    self.request(Request::DropWorker { why });
+                }
                 Effect::FreshAgent => {
                     let agent = crate::config::fresh_agent_id();
                     tracing::warn!(agent = agent.as_str(), "going on under a fresh agent id");
@@ -344,7 +386,11 @@ impl FrameLoop {
             Completion::Connected(Err(_)) => self.connect_next(now),
             Completion::Received(Ok(0)) => self.ended(End::Eof, now),
             Completion::Received(Ok(length)) => self.bridge.received(now, length),
-            Completion::Received(Err(_)) => self.ended(End::Reset, now),
+            Completion::Received(Err(error)) => {
+                // EFAULT: the kernel found no page to write to.
+                self.suspicious |= error.raw_os_error() == Some(rustix::io::Errno::FAULT.raw_os_error());
+                self.ended(End::Reset, now);
+            }
             Completion::Sent(Ok(())) => self.bridge.sent(now),
             // The receive side says how the connection ended, and may still hold a close frame.
             Completion::Sent(Err(_)) => {

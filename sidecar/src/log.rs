@@ -1,6 +1,14 @@
 //! Logs: talk on stderr, human by default, one JSON object a line on request.
+//!
+//! Lines go through a queue to a thread of their own. A stderr that nobody reads (a stopped pager, a full pipe) or that
+//! is closed costs lines, never a frame: who logs neither waits nor fails.
 
-use std::io::IsTerminal;
+use core::time::Duration;
+use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
+use std::thread;
+
+use crossbeam_channel::{Sender, bounded};
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::time::SystemTime;
@@ -34,12 +42,14 @@ pub fn start(format: Format, level: Level) {
         Level::Normal => "info",
         Level::Verbose => "debug",
     };
-    let filter = EnvFilter::try_from_env("SIDECAR_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let wish = std::env::var("SIDECAR_LOG").ok().filter(|wish| !wish.is_empty());
+    let filter = wish.and_then(|wish| wish.parse().ok()).unwrap_or_else(|| EnvFilter::new(default));
     let colour =
-        std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && std::io::stderr().is_terminal();
+        std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && io::stderr().is_terminal();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(Lines::start)
+        .log_internal_errors(false)
         .with_target(false)
         .with_timer(SystemTime);
     // A second logger in one process can only come from a test; the first one stays.
@@ -47,4 +57,66 @@ pub fn start(format: Format, level: Level) {
         Format::Human => builder.with_ansi(colour).try_init(),
         Format::Json => builder.with_ansi(false).json().flatten_event(true).try_init(),
     };
+}
+
+/// Lines that wait for stderr at most; more are lost.
+const QUEUE: usize = 1024;
+/// How long the end of the process waits for stderr to take what is left.
+const LAST_LINES: Duration = Duration::from_millis(500);
+
+enum Job {
+    Line(Vec<u8>),
+    /// Everything before this was written.
+    Told(Sender<()>),
+}
+
+static QUEUED: OnceLock<Sender<Job>> = OnceLock::new();
+
+/// The way into the queue.
+#[derive(Debug)]
+struct Lines;
+
+impl Lines {
+    fn start() -> Self {
+        QUEUED.get_or_init(|| {
+            let (sender, jobs) = bounded(QUEUE);
+            let writer = thread::Builder::new().name("log".into()).spawn(move || {
+                for job in jobs {
+                    match job {
+                        // A closed stderr is nobody to tell.
+                        Job::Line(line) => drop(io::stderr().write_all(&line)),
+                        Job::Told(told) => drop(told.send(())),
+                    }
+                }
+            });
+            // Without a thread the queue has no reader, and every line is lost: the run is worth more.
+            drop(writer);
+            sender
+        });
+        Self
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(queue) = QUEUED.get() {
+            // A full queue costs the line.
+            let _ = queue.try_send(Job::Line(bytes.to_vec()));
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Gives stderr a moment to take the lines that wait; for the end of the process.
+pub fn finish() {
+    let Some(queue) = QUEUED.get() else { return };
+    let (told, heard) = bounded(1);
+    if queue.send_timeout(Job::Told(told), LAST_LINES).is_ok() {
+        // Nobody reads: then nobody misses them.
+        let _ = heard.recv_timeout(LAST_LINES);
+    }
 }

@@ -19,7 +19,9 @@ fn main() -> ExitCode {
     };
     sidecar::log::start(cli.talk.log_format, cli.talk.level());
     if cli.command.is_none() && cli.run.supervise {
-        return sidecar::supervise::run().unwrap_or_else(|failure| fail(&failure, cli.talk.log_format));
+        let ended = sidecar::supervise::run();
+        sidecar::log::finish();
+        return ended.unwrap_or_else(|failure| fail(&failure, cli.talk.log_format));
     }
     let result = match cli.command {
         None => sidecar::run::run(&cli.run),
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
         Some(Command::Worker(args)) => sidecar::worker::run(&args),
         Some(Command::Stat(args)) => sidecar::stat::run(&args),
     };
+    sidecar::log::finish();
     match result {
         Ok(exit) => exit.into(),
         Err(failure) => fail(&failure, cli.talk.log_format),

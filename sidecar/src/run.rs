@@ -42,6 +42,8 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     check_gpu(&args.gpu)?;
     let shm = args.shm.as_deref().expect("clap requires --shm");
     let settings = settle(args)?;
+    sidecar_shm::guard::install()
+        .map_err(|error| Failure::new("no handler for a damaged region").because(error))?;
     let now = clock::now();
     let identity = Identity {
         job_endpoint_hash: hash(settings.config.job.as_str(), &settings.target.shown),
@@ -92,6 +94,7 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
         "starting"
     );
 
+    let token_source = settings.token.source().to_owned();
     let (commands, command_queue) = crossbeam_channel::unbounded();
     let (requests, request_queue) = tokio::sync::mpsc::unbounded_channel();
     let (end, ended) = tokio::sync::oneshot::channel();
@@ -104,6 +107,7 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
         shm: shm.to_owned(),
         orphans,
         listener,
+        warm: bridge.agent().is_warm(),
         metrics: args.metrics,
     };
     let host = if uring && args.io != Preference::Epoll { Host::Uring } else { Host::Plain };
@@ -119,38 +123,48 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
         .map_err(|error| Failure::new("no thread for the control side").because(error))?;
 
     let socket_options = SocketOptions { user_timeout: timers.dead_after };
+    // The frame loop and the worker may spin at the same time. Measured before this thread is pinned, which would leave
+    // it one core to count.
+    let waiting = Waiting { spin: Spin::measure(args.spin, 2), busy: args.busy_poll };
     if let Some(core) = args.cpu {
         pin(core)?;
     }
-    // The frame loop and the worker may spin at the same time.
-    let waiting = Waiting { spin: Spin::measure(args.spin, 2), busy: args.busy_poll };
     let frame_loop = FrameLoop::new(bridge, choice.driver, command_queue, requests, socket_options, waiting);
-    let (outcome, bridge) = frame_loop.run()?;
-    let wind_down = match outcome {
-        Outcome::Left => WindDown::LeaveWorker,
+    let played = frame_loop.run();
+    // However it ended, the control thread ends the worker before the process goes, unless a successor takes it over.
+    let wind_down = match &played {
+        Ok((Outcome::Left, _)) => WindDown::LeaveWorker,
         _ => WindDown::EndWorker,
     };
     // A control thread that could not start has nothing to wind down.
     let _ = end.send(wind_down);
     let control_result = control_result.recv();
+    let (outcome, bridge) = played?;
     if control.join().is_err() {
         return Err(Failure::new("the control thread panicked").hint("report this, with the log above"));
     }
     if let Ok(Err(error)) = control_result {
         return Err(Failure::new("the control thread could not start").because(error));
     }
-    finish(outcome, bridge, signalled.exit())
+    finish(outcome, bridge, signalled.exit(), &token_source)
 }
 
-fn finish(outcome: Outcome, bridge: Bridge, signalled: Option<Exit>) -> Result<Exit, Failure> {
-    // After a crash-like end or for an upgrade the region stays: whoever comes next takes it over.
-    if matches!(outcome, Outcome::Drained | Outcome::Closed) {
+fn finish(
+    outcome: Outcome,
+    bridge: Bridge,
+    signalled: Option<Exit>,
+    token_source: &str,
+) -> Result<Exit, Failure> {
+    // For an upgrade, or where a session may be open still, the region stays: whoever comes next takes it over.
+    if !matches!(outcome, Outcome::Left | Outcome::RedialBudget { .. }) {
         bridge.remove_region();
     }
     match (signalled, outcome) {
+        // The job was done before the signal came.
+        (_, Outcome::Drained) => Ok(Exit::Done),
         (Some(exit), _) => Ok(exit),
-        (None, Outcome::Drained | Outcome::Closed | Outcome::Left) => Ok(Exit::Done),
-        (None, outcome) => Err(outcome_failure(&outcome)),
+        (None, Outcome::Closed | Outcome::Left) => Ok(Exit::Done),
+        (None, outcome) => Err(outcome_failure(&outcome, token_source)),
     }
 }
 
@@ -265,12 +279,14 @@ fn hash(job: &str, endpoint: &str) -> [u8; 32] {
     hash
 }
 
-fn outcome_failure(outcome: &Outcome) -> Failure {
+fn outcome_failure(outcome: &Outcome, token_source: &str) -> Failure {
     match outcome {
         Outcome::TokenRefused { status, first: true } => {
             Failure::new(format!("the gateway refused the token with {status}"))
                 .because("token and job do not belong together, or the job has ended")
-                .hint("compare JOB_UUID with the job that JOB_TOKEN was issued for, or submit a new job")
+                .hint(format!(
+                    "compare JOB_UUID with the job that the token from {token_source} was issued for"
+                ))
         }
         Outcome::TokenRefused { status, .. } => {
             Failure::new(format!("the gateway refused the redial with {status}"))

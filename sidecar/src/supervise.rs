@@ -84,9 +84,14 @@ async fn keep(name: &OsString, arguments: &[OsString]) -> Result<ExitCode, Failu
     }
 }
 
-/// The exit code to end with; `None`: the sidecar died of a signal that nobody asked for.
+/// What Rust's runtime exits with after a panic.
+const PANICKED: i32 = 101;
+
+/// The exit code to end with; `None`: the sidecar panicked, or died of a signal that nobody asked for.
 fn final_code(status: ExitStatus, asked: Option<Exit>) -> Option<u8> {
     match (status.code(), asked) {
+        // A panic is a crash too.
+        (Some(PANICKED), None) => None,
         // An exit code is a byte.
         (Some(code), _) => Some(code as u8),
         (None, Some(exit)) => Some(exit.code()),

@@ -77,8 +77,15 @@ impl Bridge {
             }
             Event::ObservationTooLarge { epoch, sequence, size } => {
                 let since = Some(now);
-                let waiting =
-                    Waiting { epoch, sequence, last_byte: now, since, failed: false, timed_out: false };
+                let waiting = Waiting {
+                    epoch,
+                    sequence,
+                    last_byte: now,
+                    since,
+                    failed: false,
+                    timed_out: false,
+                    told: None,
+                };
                 self.too_large(waiting, size, now);
             }
             Event::Drain { reason } => {
@@ -124,7 +131,15 @@ impl Bridge {
             return self.owner.stats().count(Counter::DroppedFrames);
         }
         let since = Some(last_byte);
-        self.waiting.push(Waiting { epoch, sequence, last_byte, since, failed: false, timed_out: false });
+        self.waiting.push(Waiting {
+            epoch,
+            sequence,
+            last_byte,
+            since,
+            failed: false,
+            timed_out: false,
+            told: None,
+        });
         // The session's own record comes before its first observation.
         self.tell_worker();
         self.owner.publish(slot, &Observed { epoch, sequence, length, first_byte, last_byte });

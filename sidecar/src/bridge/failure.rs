@@ -100,8 +100,13 @@ impl Bridge {
     /// `--worker-timeout` for the oldest observation that a worker has.
     pub(super) fn worker_deadline(&self) -> Option<Instant> {
         let timeout = self.rules.worker_timeout?;
-        let oldest = self.waiting.iter().find(|waiting| !waiting.failed && !waiting.timed_out)?;
+        let oldest = self.waiting.iter().find(|waiting| self.is_owed(waiting))?;
         Some(oldest.since? + timeout)
+    }
+
+    /// The worker owes an answer: what lies in the outbox waits for the tunnel, not for the worker.
+    fn is_owed(&self, waiting: &Waiting) -> bool {
+        !waiting.failed && !waiting.timed_out && !self.outbox.has(waiting.sequence)
     }
 
     pub(super) fn check_worker_timeout(&mut self, now: Instant) {
@@ -111,12 +116,9 @@ impl Bridge {
         if self.worker_deadline().is_none_or(|due| due > now) {
             return;
         }
-        let Some(oldest) = self.waiting.iter_mut().find(|waiting| !waiting.failed && !waiting.timed_out)
-        else {
-            return;
-        };
-        oldest.timed_out = true;
-        let sequence = oldest.sequence;
+        let Some(index) = self.waiting.iter().position(|waiting| self.is_owed(waiting)) else { return };
+        self.waiting[index].timed_out = true;
+        let sequence = self.waiting[index].sequence;
         tracing::error!(sequence, "the worker did not answer within --worker-timeout");
         self.note(Incident::WorkerTimeout, "the worker did not answer within --worker-timeout", now);
         self.apply_failure_policy(sequence, now);

@@ -24,6 +24,7 @@ use sidecar_core::agent::{
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::AgentId;
 use sidecar_shm::attach::Candidate;
+use sidecar_shm::layout::RING_CAPACITY;
 use sidecar_shm::owner::{Owner, SeatGrant, SeatRefused};
 use sidecar_shm::slots::{Held, SlotIndex};
 
@@ -130,10 +131,11 @@ struct Waiting {
     failed: bool,
     /// `--worker-timeout` has passed, and the policy was asked once.
     timed_out: bool,
+    /// Generation of the worker of which a failure on it was told: once is enough.
+    told: Option<u32>,
 }
 
 /// See the module.
-#[derive(Debug)]
 pub struct Bridge {
     agent: Box<Agent>,
     owner: Owner,
@@ -145,6 +147,8 @@ pub struct Bridge {
     waiting: Vec<Waiting>,
     announcer: Announcer,
     warmup: Warmup,
+    /// How much was heard from the worker since it had nothing to say, or since [`Bridge::hear_again`].
+    heard: u32,
     wire: OnWire,
     control: Box<[u8; CONTROL_BYTES]>,
     draining: bool,
@@ -153,6 +157,17 @@ pub struct Bridge {
     carried: u64,
     effects: VecDeque<Effect>,
 }
+
+impl core::fmt::Debug for Bridge {
+    /// Not what lies ready to be sent: an upgrade request holds the token.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Bridge").field("agent", &self.agent).field("wire", &self.wire).finish_non_exhaustive()
+    }
+}
+
+/// So much is heard from the worker in one turn; a ring holds less. One that talks without end can't keep the loop from
+/// the tunnel.
+const HEARD_IN_A_TURN: u32 = 2 * RING_CAPACITY;
 
 /// The largest thing sent besides actions: an upgrade request with endpoint, ids and token.
 const CONTROL_BYTES: usize = 8192;
@@ -176,6 +191,7 @@ impl Bridge {
             waiting,
             announcer: Announcer::default(),
             warmup: Warmup::default(),
+            heard: 0,
             wire: OnWire::Nothing,
             control: Box::new([0; CONTROL_BYTES]),
             draining: false,
@@ -194,6 +210,10 @@ impl Bridge {
         }
         let mut progress = self.offer_slot();
         progress |= self.process(now);
+        // Only what was parsed shows whether a byte came from a tunnel that is worth resuming.
+        if progress && let Some(last_byte) = self.agent.last_byte() {
+            self.owner.journal().note_byte(last_byte);
+        }
         while let Some(event) = self.agent.poll_event() {
             self.handle_event(event, now);
             progress = true;
@@ -338,6 +358,11 @@ impl Bridge {
         self.owner.close();
     }
 
+    /// The next turn begins: the worker is heard again, however much it said in the last one.
+    pub const fn hear_again(&mut self) {
+        self.heard = 0;
+    }
+
     /// How soon to look again although nothing rang.
     pub fn must_poll(&self) -> Option<Duration> {
         self.owner.must_poll()
@@ -345,12 +370,13 @@ impl Bridge {
 
     /// Whether the worker has put something there: for a spinning loop.
     pub fn has_something(&self) -> bool {
-        self.owner.has_something()
+        // Without room for an action nothing is taken from the worker, so nothing is a reason to wake.
+        self.outbox.has_room() && self.owner.has_something()
     }
 
     /// Says that the caller is about to sleep; `false` when the worker has already put something there.
     pub fn arm(&mut self) -> bool {
-        self.owner.arm()
+        self.owner.arm() || !self.outbox.has_room()
     }
 
     /// The caller is awake again.

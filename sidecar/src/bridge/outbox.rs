@@ -94,6 +94,10 @@ impl Outbox {
         self.kept.iter_mut().find(|kept| kept.sequence == sequence)
     }
 
+    pub(super) fn has(&self, sequence: u64) -> bool {
+        self.kept.iter().any(|kept| kept.sequence == sequence)
+    }
+
     pub(super) fn sending(&mut self) -> Option<&mut Kept> {
         self.kept.iter_mut().find(|kept| kept.state == State::Sending)
     }

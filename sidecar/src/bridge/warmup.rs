@@ -47,7 +47,10 @@ impl Bridge {
         self.warmup.ready = true;
         if self.warmup.sequence.is_none() {
             self.agent.worker_ready(now);
-            self.effects.push_back(Effect::WorkerReady);
+            // Once is enough, however often it is said before the caller looks.
+            if !self.effects.contains(&Effect::WorkerReady) {
+                self.effects.push_back(Effect::WorkerReady);
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use sidecar_shm::slots::Held;
 use sidecar_shm::stats::{Counter, Stage};
 
 use super::outbox::{Stamps, State};
-use super::{Bridge, Effect, Incident, OnWire, Waiting};
+use super::{Bridge, Effect, HEARD_IN_A_TURN, Incident, OnWire, Waiting};
 
 impl From<&Held> for Waiting {
     fn from(held: &Held) -> Self {
@@ -23,6 +23,7 @@ impl From<&Held> for Waiting {
             since: None,
             failed: false,
             timed_out: false,
+            told: None,
         }
     }
 }
@@ -30,11 +31,15 @@ impl From<&Held> for Waiting {
 impl Bridge {
     /// Takes one thing from the worker; `true` when there was one.
     pub(super) fn poll_worker(&mut self, now: Instant) -> bool {
-        if !self.outbox.has_room() {
+        if !self.outbox.has_room() || self.heard >= HEARD_IN_A_TURN {
             return false;
         }
+        self.heard += 1;
         match self.owner.poll_worker() {
-            Ok(None) => false,
+            Ok(None) => {
+                self.heard = 0;
+                false
+            }
             Ok(Some(FromWorker::Record(record))) => {
                 self.handle_record(record, now);
                 true
@@ -71,6 +76,10 @@ impl Bridge {
                 self.note(Incident::WorkerFailed, &format!("warm-up failed: {message}"), now);
                 self.agent.worker_failed(now);
             }
+            // Of an observation that waits for nothing, or told before: a worker can say it for ever.
+            ToSidecar::Failed { sequence, .. } if !self.is_news(sequence) => {
+                self.owner.stats().count(Counter::DroppedActions);
+            }
             ToSidecar::Failed { sequence, message } => {
                 tracing::error!(sequence, message = message.as_str(), "the worker failed on an observation");
                 self.note(Incident::WorkerFailed, &format!("worker failed: {message}"), now);
@@ -80,6 +89,17 @@ impl Bridge {
             // The ownership ledger has dealt with it.
             ToSidecar::Released { .. } => {}
         }
+    }
+
+    /// Whether a failure of the worker on this observation was not told yet; afterwards it was.
+    fn is_news(&mut self, sequence: u64) -> bool {
+        let generation = self.owner.live_seat().map(|seat| seat.generation);
+        let waiting = self.waiting.iter_mut().find(|waiting| waiting.sequence == sequence && !waiting.failed);
+        waiting.is_some_and(|waiting| {
+            let news = waiting.told.is_none() || waiting.told != generation;
+            waiting.told = generation.or(waiting.told);
+            news
+        })
     }
 
     fn take_action(&mut self, epoch: Epoch, sequence: u64, stamps: Stamps, base: *const u8, length: usize) {
@@ -162,8 +182,10 @@ impl Bridge {
         let Some(seat) = owner.live_seat() else { return };
         announcer.address((seat.seat, seat.generation), seat.open);
         if announcer.catch_up(|record| owner.send(record).is_ok()) {
-            let redelivered = owner.deliver_pending();
-            if redelivered > 0 {}
+            owner.deliver_pending();
+        } else {
+            // A record found no room: what it announces waits with it.
+            owner.hold_deliveries();
         }
     }
 }

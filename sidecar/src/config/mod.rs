@@ -27,6 +27,10 @@ impl Lookup {
     /// # Errors
     /// The file is there and cannot be read.
     pub fn new(path: Option<PathBuf>) -> Result<Self, Failure> {
+        if let Some(named) = path.as_ref().filter(|path| !path.exists()) {
+            return Err(Failure::new(format!("the state file {} is not there", named.display()))
+                .hint("correct --env-file, or leave it out"));
+        }
         let path = path.or_else(default_env_file);
         let file = match &path {
             None => EnvFile::default(),

@@ -6,7 +6,7 @@
 use core::time::Duration;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::ExitStatus;
+use std::process::{ExitStatus, Stdio};
 use std::rc::Rc;
 use std::sync::Mutex;
 
@@ -69,6 +69,8 @@ impl Keeper {
             let started = tokio::time::Instant::now();
             let status = match self.spawn() {
                 Ok(child) => wait(child, shared).await,
+                // What ran before runs again: the file is being replaced, or the system is short of something.
+                Err(error) if *shared.ready.borrow() => format!("not started: {error}"),
                 Err(error) => {
                     let command = self.command[0].display();
                     tracing::error!(%command, %error, "the worker cannot be started");
@@ -97,6 +99,8 @@ impl Keeper {
     fn spawn(&self) -> std::io::Result<Child> {
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).env("SIDECAR_SHM", &self.shm).env(MARK, "1").process_group(0);
+        // A background group that read the terminal would be stopped.
+        command.stdin(Stdio::null());
         for variable in crate::config::TOKEN_VARIABLES {
             command.env_remove(variable);
         }

@@ -42,6 +42,8 @@ pub struct Setup {
     pub orphans: Vec<Orphan>,
     /// Where workers attach.
     pub listener: Listener,
+    /// The worker of a dead predecessor was warm.
+    pub warm: bool,
     /// `--metrics`: where counters are served.
     pub metrics: Option<SocketAddr>,
 }
@@ -114,12 +116,21 @@ pub fn run(
     let to_frame_loop = ToFrameLoop::new(frame_loop.0, frame_loop.1);
     let body = serve(setup, to_frame_loop, requests, end, signalled);
     match host {
-        Host::Uring => tokio_uring::start(body),
-        Host::Plain => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            tokio::task::LocalSet::new().block_on(&runtime, body)
+        Host::Uring => {
+            if let Ok(runtime) = tokio_uring::Runtime::new(&tokio_uring::builder()) {
+                runtime.block_on(body);
+                return Ok(());
+            }
+            // The driver's small ring fitted, this larger one does not: nothing here needs it.
+            plain(body)
         }
+        Host::Plain => plain(body),
     }
+}
+
+fn plain(body: impl Future<Output = ()>) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    tokio::task::LocalSet::new().block_on(&runtime, body);
     Ok(())
 }
 
@@ -130,14 +141,14 @@ async fn serve(
     mut end: oneshot::Receiver<WindDown>,
     signalled: Signalled,
 ) {
+    let Setup { target, tokens, token, worker, shm, orphans, listener, warm, metrics } = setup;
     let shared = Rc::new(Shared {
         frame_loop,
         attached: watch::Sender::new(0),
-        ready: watch::Sender::new(false),
+        ready: watch::Sender::new(warm),
         drop_worker: Notify::new(),
         ending: watch::Sender::new(None),
     });
-    let Setup { target, tokens, token, worker, shm, orphans, listener, metrics } = setup;
     let survivors = orphans.iter().map(|orphan| orphan.pid).collect();
     signals::watch(&shared, signalled);
     tokio::task::spawn_local(attach::serve(Rc::clone(&shared), listener));

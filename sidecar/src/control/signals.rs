@@ -58,6 +58,7 @@ async fn one(
         } else {
             tracing::warn!("second signal: ending at once");
             super::child::kill_at_once();
+            crate::log::finish();
             #[expect(clippy::exit, reason = "the user asked twice")]
             std::process::exit(exit.code().into());
         }
