@@ -1,7 +1,8 @@
 #!/bin/sh
 # Builds the examples and tests/abi.c against what ../build.sh laid out below PREFIX, into OUT: with the strictest
 # warnings, as C99, C11 and C++17, with both libraries, and under the sanitizers; and compares what libsidecar.so
-# exports with symbols.txt. Needs gcc, g++, nm, readelf and pkg-config.
+# exports with symbols.txt. Needs gcc, g++, nm, readelf and pkg-config; tries the CMake config where
+# CMake is.
 #     examples/build.sh PREFIX OUT
 set -eu
 
@@ -43,3 +44,10 @@ build g++ -std=c++17 $strict $sanitized $cflags examples/worker.cpp -o "$out/wor
 for program in abi-c99 abi-c11 abi-c++17 abi-sanitized; do
     build "$out/$program"
 done
+
+if command -v cmake > /dev/null; then
+    build cmake -S examples -B "$out/cmake" -DCMAKE_PREFIX_PATH="$prefix" > /dev/null
+    build cmake --build "$out/cmake" > /dev/null
+else
+    echo "skipped: CMake is not installed, so its config was not tried"
+fi
