@@ -54,6 +54,8 @@ const ATTEMPTS: u32 = 16;
 const LOCK_LOOKS: u32 = 10;
 /// ... with this pause, before its owner counts as alive.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
+/// ... and this often if its process has ended or is about to.
+const ENDING_LOOKS: u32 = 500;
 
 /// For whom the region is.
 #[derive(Clone, Debug)]
@@ -213,12 +215,14 @@ pub fn create(
         return Err(CreateError::NotARegion { path: path.to_owned(), what: "a directory" });
     }
     build::sweep(path);
-    let mut patience = LOCK_LOOKS;
+    let mut looks = 0;
     for _ in 0..ATTEMPTS {
         let found = loop {
             match found::look(path) {
-                Err(CreateError::InUse { .. }) if patience > 0 => {
-                    patience -= 1;
+                Err(CreateError::InUse { pid, .. })
+                    if looks < LOCK_LOOKS || (looks < ENDING_LOOKS && pid != 0 && sys::is_ending(pid)) =>
+                {
+                    looks += 1;
                     std::thread::sleep(LOCK_PAUSE);
                 }
                 found => break found?,

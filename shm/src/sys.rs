@@ -92,6 +92,23 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
+/// Whether a process has ended or is about to: a killed one lets go of its locks only after its memory, and takes
+/// long for that if it has much. Of another pid namespace it looks as if it had ended.
+pub(crate) fn is_ending(pid: u32) -> bool {
+    /// linux/sched.h.
+    const PF_EXITING: u32 = 4;
+    #[cfg(feature = "simulation")]
+    if let Some(simulated) = crate::simulation::start_time(pid) {
+        return simulated.is_none();
+    }
+    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    let Some((_, fields)) = text.rsplit_once(')') else { return false };
+    let mut fields = fields.split_ascii_whitespace();
+    // State is field 3, the flags are field 9 (proc_pid_stat(5)).
+    matches!(fields.next(), Some("Z" | "X"))
+        || fields.nth(5).and_then(|flags| flags.parse::<u32>().ok()).is_some_and(|it| it & PF_EXITING != 0)
+}
+
 /// The id of this boot: CLOCK_BOOTTIME stamps of another boot mean nothing.
 pub(crate) fn boot_id() -> [u8; 16] {
     let mut id = [0; 16];

@@ -461,3 +461,27 @@ fn a_second_take_over_knows_no_less_than_the_first() {
     let claimed: Vec<SlotIndex> = core::iter::from_fn(|| side.owner.claim_slot()).collect();
     assert_eq!(claimed.len(), 4);
 }
+
+/// Found by killing sidecars on a busy machine: the next one was told that the region is in use, by a process that was
+/// giving back its memory and had not yet come to its files.
+#[test]
+fn a_killed_owner_that_has_its_lock_for_a_while_longer_is_waited_for() {
+    let directory = directory();
+    let path = directory.path().join("obs");
+    let mut gone = std::process::Command::new("true").spawn().unwrap();
+    let owner_pid = gone.id();
+    gone.wait().unwrap();
+    let (id, now) = (identity(1), clock::now());
+    let built = Built::new(&path, &SMALL).unwrap();
+    let main = Main { owner_pid, ..main_of(&id, id.agent.clone(), now, 1) };
+    drop(Journal::write(Arc::clone(&built.map), main));
+    let parts = built.publish_new(&path).unwrap().unwrap();
+    let lock = std::thread::spawn(move || {
+        std::thread::sleep(3 * LOCK_PAUSE * LOCK_LOOKS);
+        drop(parts);
+    });
+    let opened = open(&path).unwrap();
+    assert!(lock.is_finished() || clock::now().since(now) >= 3 * LOCK_PAUSE * LOCK_LOOKS);
+    assert!(!matches!(opened.found, Found::Fresh), "{:?}", opened.found);
+    lock.join().unwrap();
+}
