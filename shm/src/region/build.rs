@@ -95,7 +95,11 @@ impl Built {
         }
         step();
         // A description of its own, without the lock: this one is mapped and passed on.
-        let shared = open_options().open(&temporary).map_err(failed("opening"))?;
+        let shared = open_options().open(&temporary).map_err(|error| match error.kind() {
+            // Another start swept it away in the moment before its lock was taken.
+            io::ErrorKind::NotFound => CreateError::Contended { path: path.to_owned() },
+            _ => failed("opening")(error),
+        })?;
         let map = Arc::new(Map::writable(&shared, layout.total()).map_err(failed("mapping"))?);
         write_header(&map, geometry, total, region);
         Ok(Self { map, layout, lock, shared, region, name })
