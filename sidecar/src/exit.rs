@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use sidecar_core::agent::Outcome;
+
 /// Why the process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -23,6 +25,14 @@ impl Exit {
             Self::Failed => 1,
             Self::Interrupted => 130,
             Self::Terminated => 143,
+        }
+    }
+
+    /// What an agent's outcome means when no signal asked for the end.
+    pub const fn of(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Drained | Outcome::Left | Outcome::Closed => Self::Done,
+            _ => Self::Failed,
         }
     }
 }

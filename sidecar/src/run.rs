@@ -163,8 +163,10 @@ fn finish(
         // The job was done before the signal came.
         (_, Outcome::Drained) => Ok(Exit::Done),
         (Some(exit), _) => Ok(exit),
-        (None, Outcome::Closed | Outcome::Left) => Ok(Exit::Done),
-        (None, outcome) => Err(outcome_failure(&outcome, token_source)),
+        (None, outcome) => match Exit::of(&outcome) {
+            Exit::Done => Ok(Exit::Done),
+            _ => Err(outcome_failure(&outcome, token_source)),
+        },
     }
 }
 
