@@ -1,6 +1,7 @@
 //! The network cut silently: gateway and sidecar in network namespaces of their own with one cable between them, and
-//! the cable is pulled. No FIN, no reset, no error: only silence. Timers run at a twentieth of life, or as in life with
-//! SIDECAR_REAL_TIME set; 5 rounds, or 50 with SIDECAR_SOAK set.
+//! the cable is pulled, or its router drops. No FIN, no reset, no error: only silence.
+//!
+//! Timers run at a twentieth of life, or as in life with SIDECAR_REAL_TIME set; 5 rounds, or 50 with SIDECAR_SOAK set.
 //!
 //! It needs root and the programs `ip` and `tc`; where they are missing it is skipped by name.
 
@@ -21,7 +22,7 @@ use support::{
 enum Cut {
     /// The link goes down.
     Link,
-    /// Both ends drop whatever they are to send.
+    /// Whatever is sent is dropped.
     Drop,
     /// Only what the gateway sends is dropped.
     DropFromGateway,
@@ -29,21 +30,24 @@ enum Cut {
     DropFromSidecar,
 }
 
-/// Two namespaces and a cable. Everything goes with them.
+/// Gateway and sidecar in a namespace each, and a router between them that can be told to drop. Everything goes with it.
 struct Cable {
-    names: [String; 2],
+    /// The gateway's, the sidecar's, the router's.
+    names: [String; 3],
 }
 
-const ADDRESSES: [&str; 2] = ["10.223.7.1", "10.223.7.2"];
-const DEVICE: &str = "cable";
-/// A queue of one byte: no packet fits. Every kernel with queueing disciplines has this one.
-const DROP: &str = "qdisc add dev cable root bfifo limit 1";
-const PASS: &str = "qdisc del dev cable root";
+/// Of gateway and sidecar; the router is .254 on either side.
+const NETS: [&str; 2] = ["10.223.7", "10.223.8"];
+/// The router's two ends.
+const ROUTER: [&str; 2] = ["to-gateway", "to-sidecar"];
+/// A queue of one byte: no packet fits. Every kernel with queueing disciplines has this one. It stands in the router
+/// because TCP is told of what its own host drops, and gives up sooner.
+const DROP: &str = "root bfifo limit 1";
 
 impl Cable {
     /// `None` where it can't be laid; says why.
     fn lay(test: &str, round: u32) -> Option<Self> {
-        let names = ["g", "s"].map(|end| format!("sc{}-{test}{round}{end}", std::process::id()));
+        let names = ["g", "s", "r"].map(|end| format!("sc{}-{test}{round}{end}", std::process::id()));
         let cable = Self { names };
         let laid = cable.try_lay();
         if let Err(why) = &laid {
@@ -53,19 +57,30 @@ impl Cable {
     }
 
     fn try_lay(&self) -> Result<(), String> {
-        let [gateway, sidecar] = &self.names;
         for name in &self.names {
             ip(&format!("netns add {name}"))?;
             ip(&format!("-n {name} link set lo up"))?;
         }
-        ip(&format!("-n {gateway} link add {DEVICE} type veth peer name {DEVICE} netns {sidecar}"))?;
-        for (name, address) in self.names.iter().zip(ADDRESSES) {
-            ip(&format!("-n {name} addr add {address}/24 dev {DEVICE}"))?;
-            ip(&format!("-n {name} link set {DEVICE} up"))?;
+        let router = &self.names[2];
+        for end in 0..2 {
+            let (name, net, other) = (&self.names[end], NETS[end], ROUTER[end]);
+            let (ours, theirs) = (format!("02:00:00:00:0{end}:01"), format!("02:00:00:00:0{end}:fe"));
+            ip(&format!(
+                "-n {name} link add cable address {ours} type veth peer name {other} address {theirs} netns {router}"
+            ))?;
+            ip(&format!("-n {name} addr add {net}.1/24 dev cable"))?;
+            ip(&format!("-n {router} addr add {net}.254/24 dev {other}"))?;
+            ip(&format!("-n {name} link set cable up"))?;
+            ip(&format!("-n {router} link set {other} up"))?;
+            // Addresses that never have to be asked for: only what is sent is lost.
+            ip(&format!("-n {name} neigh replace {net}.254 lladdr {theirs} dev cable nud permanent"))?;
+            ip(&format!("-n {router} neigh replace {net}.1 lladdr {ours} dev {other} nud permanent"))?;
+            ip(&format!("-n {name} route add default via {net}.254"))?;
         }
+        run("ip", &format!("netns exec {router} sysctl -q -w net.ipv4.ip_forward=1"))?;
         // Where a qdisc can't be had, better no test at all than half of one.
-        run("tc", &format!("-n {gateway} {DROP}"))?;
-        run("tc", &format!("-n {gateway} {PASS}"))
+        self.set(Cut::Drop, true)?;
+        self.set(Cut::Drop, false)
     }
 
     /// The same command inside of one of the namespaces.
@@ -82,17 +97,27 @@ impl Cable {
         inside
     }
 
-    fn set(&self, cut: Cut, broken: bool) {
+    fn set(&self, cut: Cut, broken: bool) -> Result<(), String> {
+        let router = &self.names[2];
         if cut == Cut::Link {
             let state = if broken { "down" } else { "up" };
-            return ip(&format!("-n {} link set {DEVICE} {state}", self.names[0])).unwrap();
+            ip(&format!("-n {router} link set {} {state}", ROUTER[0]))?;
+            if !broken {
+                // A link that went down has forgotten it.
+                let (net, end) = (NETS[0], ROUTER[0]);
+                ip(&format!(
+                    "-n {router} neigh replace {net}.1 lladdr 02:00:00:00:00:01 dev {end} nud permanent"
+                ))?;
+            }
+            return Ok(());
         }
-        let change = if broken { DROP } else { PASS };
-        for (name, other) in self.names.iter().zip([Cut::DropFromSidecar, Cut::DropFromGateway]) {
-            if cut != other {
-                run("tc", &format!("-n {name} {change}")).unwrap();
+        let change = if broken { "add" } else { "del" };
+        for (end, not) in ROUTER.iter().zip([Cut::DropFromGateway, Cut::DropFromSidecar]) {
+            if cut != not {
+                run("tc", &format!("-n {router} qdisc {change} dev {end} {DROP}"))?;
             }
         }
+        Ok(())
     }
 }
 
@@ -131,7 +156,7 @@ impl Job {
         let (timers, timers_of_gateway): (&[&str], &[&str]) =
             if slower() == 1 { (&FAST, &FAST_GATEWAY) } else { (&[], &[]) };
         let arguments_of_gateway = [timers_of_gateway, &common, on_lost].concat();
-        let address = format!("{}:0", ADDRESSES[0]);
+        let address = format!("{}.1:0", NETS[0]);
         let gateway = Gateway::run(&mut cable.inside(0, &gateway(&address, &arguments_of_gateway)));
         let mut command = main_job(&region, &gateway.endpoint);
         command.args(timers).args(arguments);
@@ -142,9 +167,9 @@ impl Job {
     }
 
     fn cut_for(&self, cut: Cut, time: Duration) {
-        self.cable.set(cut, true);
+        self.cable.set(cut, true).unwrap();
         thread::sleep(time * slower());
-        self.cable.set(cut, false);
+        self.cable.set(cut, false).unwrap();
     }
 
     /// Exit code and report, and what was said.
