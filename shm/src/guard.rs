@@ -2,7 +2,7 @@
 //! process without a word. Anybody who may write the file can do that, also the worker, through the descriptor it got.
 //!
 //! A process that called [`install`] lives on: the handler puts zeroed private pages in place of the whole mapping and
-//! marks it as lost, and whoever owns the mapping asks ([`Watched::is_lost`]) and ends with a clear error. Nothing in
+//! marks it as lost, and whoever owns the mapping asks (`Watched::is_lost`) and ends with a clear error. Nothing in
 //! such a mapping can be believed any more, but nothing that is read from it was ever believed here.
 //!
 //! Libraries don't touch their process's signals: only the `sidecar` command installs this. A SIGBUS at any other
