@@ -6,6 +6,7 @@
 mod bindings;
 mod c;
 mod clock;
+mod fuzz;
 mod interop;
 mod orphans;
 mod plan;
@@ -25,6 +26,7 @@ use steps::{Context, STEPS};
 const USAGE: &str = "\
 usage: cargo xtask test [--only STEP]... [--list]
        cargo xtask simulate [--seconds N] [--schedules N] [--first SEED] [--seed SEED]
+       cargo xtask fuzz [--seconds N] [--only TARGET]...
        cargo xtask soak [--only STEP]... [--minutes N] [--list]
        cargo xtask wheel
        cargo xtask c
@@ -34,6 +36,10 @@ usage: cargo xtask test [--only STEP]... [--list]
   --list          the steps
 
   simulate        the protocol in virtual time, from fresh seeds; --seed SEED tells one schedule's story
+
+  fuzz            every fuzz target for 60 seconds; needs the nightly toolchain
+  --seconds N     for each target
+  --only TARGET   this target; may be repeated
 
   soak            what takes long, over and over until the time is up
   --minutes N     how long; 30 unless told otherwise
@@ -65,6 +71,7 @@ enum Request {
     Wheel,
     C,
     Simulate(simulate::Simulate),
+    Fuzz(fuzz::Fuzz),
     Test { only: Vec<String> },
     Soak { only: Vec<String>, minutes: u32 },
 }
@@ -82,6 +89,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(Request::Simulate(simulate)) => simulate.run().unwrap_or_else(|error| refuse(&error)),
+        Ok(Request::Fuzz(fuzz)) => fuzz.run().unwrap_or_else(|error| refuse(&error)),
         Ok(Request::Wheel) => build(Context::wheel).unwrap_or_else(|error| refuse(&error)),
         Ok(Request::C) => build(Context::c).unwrap_or_else(|error| refuse(&error)),
         Ok(Request::Test { only }) => test(&only).unwrap_or_else(|error| refuse(&error)),
@@ -101,6 +109,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
         Some("test") => Task::Test,
         Some("soak") => Task::Soak,
         Some("simulate") => return simulate::Simulate::parse(arguments).map(Request::Simulate),
+        Some("fuzz") => return fuzz::Fuzz::parse(arguments).map(Request::Fuzz),
         Some("wheel") => return alone(arguments, Request::Wheel),
         Some("c") => return alone(arguments, Request::C),
         Some("help" | "--help" | "-h") | None => return Ok(Request::Help),

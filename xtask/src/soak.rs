@@ -26,6 +26,9 @@ pub(crate) const STEPS: &[Step<Context>] = &[
     step("crashes", "50 rounds of processes killed at random moments", |context| {
         context.run_test(&["sidecar", "--test", "crash"], "SIDECAR_SOAK", LIMIT)
     }),
+    step("hostile", "workers that attack their region, a minute each", |context| {
+        context.run_test(&["sidecar", "--test", "hostile"], "SIDECAR_SOAK", LIMIT)
+    }),
     step("network", "50 rounds of a network that falls silent", |context| {
         context.run_test(&["sidecar", "--test", "network"], "SIDECAR_SOAK", LIMIT)
     }),

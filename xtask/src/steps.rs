@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::bindings;
 use crate::c;
+use crate::fuzz;
 use crate::interop;
 use crate::orphans;
 use crate::plan::{Leftovers, Step};
@@ -66,6 +67,7 @@ pub(crate) const STEPS: &[Step<Context>] = &[
             "failpoints",
         ])
     }),
+    step("fuzz", "every fuzz target for 5 seconds, where nightly and cargo-fuzz are", fuzz::step),
     step("loom", "models of the concurrent code under every interleaving", loom),
     step("no-alloc", "core links without std and without an allocator", |context| {
         let tool = Tool::new("bash", &context.root, "install bash").args(["core/no-alloc-proof/check.sh"]);
