@@ -14,13 +14,24 @@ const TOKEN: &str = "c-token";
 const LISTENS_WITHIN: Duration = Duration::from_secs(20);
 const CASES: &str = "2";
 /// Only what is lost for certain: the C library keeps what its threads had.
-const MEMCHECK: &[&str] = &[
+const MEMCHECK: [&str; 5] = [
     "--quiet",
     "--leak-check=full",
     "--show-leak-kinds=definite",
     "--errors-for-leak-kinds=definite",
     "--error-exitcode=9",
 ];
+/// Where it is read by us.
+const COUNT_ALLOCATIONS: [&str; 2] = ["--log-fd=1", "--error-exitcode=9"];
+const NO_VALGRIND: &str = "install valgrind";
+const NO_PROGRAM: &str = "`cargo xtask test --only c-examples --only c-freestanding` makes it";
+
+/// What a program is run under.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Under {
+    Nothing,
+    Valgrind,
+}
 
 /// The committed header is what the sources say.
 pub(crate) fn header(context: &Context, limit: Duration) -> Result<(), Stop> {
@@ -57,32 +68,32 @@ pub(crate) fn freestanding(context: &Context, limit: Duration) -> Result<(), Sto
 pub(crate) fn play(context: &Context, limit: Duration) -> Result<(), Stop> {
     for program in ["worker-c99", "worker-c11", "worker-c++17", "worker-sanitized", "worker-c++17-sanitized"]
     {
-        worker(context, program, &[], limit)?;
+        worker(context, Under::Nothing, program, limit)?;
     }
     let cuts = ["--cut-at", "100:after,200:mid-frame", "--on-lost", "reask", "--reask-after", "100ms"];
     let pieces = ["--payload", "70000", "--fragment", "4096", "--empty-final", "--ping-between-fragments"];
     for program in
         ["direct_agent-c99", "direct_agent-c11", "direct_agent-sanitized", "direct_agent-freestanding"]
     {
-        direct_agent(context, &[], program, &[], limit)?;
-        direct_agent(context, &[], program, &cuts, limit)?;
-        direct_agent(context, &[], program, &pieces, limit)?;
+        direct_agent(context, Under::Nothing, program, &[], limit)?;
+        direct_agent(context, Under::Nothing, program, &cuts, limit)?;
+        direct_agent(context, Under::Nothing, program, &pieces, limit)?;
     }
     Ok(())
 }
 
 /// The same under Valgrind, where it is installed. The direct agent may not allocate at all.
 pub(crate) fn valgrind(context: &Context, limit: Duration) -> Result<(), Stop> {
-    let version = Tool::new("valgrind", &context.root, "install valgrind").args(["--version"]);
+    let version = Tool::new("valgrind", &context.root, NO_VALGRIND).args(["--version"]);
     if context.runner.run(version, limit).is_err() {
         return Err(Stop::Skipped("valgrind is not installed"));
     }
-    let abi = Tool::new("valgrind", &context.root, "install valgrind")
-        .args(MEMCHECK.iter().copied())
+    let abi = Tool::new("valgrind", &context.root, NO_VALGRIND)
+        .args(MEMCHECK)
         .args([programs(context).join("abi-c11")]);
     context.runner.run(abi, limit)?;
-    worker(context, "worker-c11", MEMCHECK, limit)?;
-    direct_agent(context, MEMCHECK, "direct_agent-freestanding", &[], limit)
+    worker(context, Under::Valgrind, "worker-c11", limit)?;
+    direct_agent(context, Under::Valgrind, "direct_agent-freestanding", &[], limit)
 }
 
 fn programs(context: &Context) -> PathBuf {
@@ -99,8 +110,8 @@ fn script<const N: usize>(
     context.runner.run(tool.env("CARGO_TARGET_DIR", &context.target), limit)
 }
 
-/// `sidecar -- program` against the rehearsal gateway; with words, under Valgrind with these.
-fn worker(context: &Context, program: &str, valgrind: &[&str], limit: Duration) -> Result<(), Stop> {
+/// `sidecar -- program` against the rehearsal gateway.
+fn worker(context: &Context, under: Under, program: &str, limit: Duration) -> Result<(), Stop> {
     let gateway =
         context.sidecar().args(["gateway", "--listen", "127.0.0.1:0", "--cases", CASES, "--warmup-frame"]);
     let mut gateway = context.runner.start_listening(gateway.env("JOB_TOKEN", TOKEN))?;
@@ -111,8 +122,8 @@ fn worker(context: &Context, program: &str, valgrind: &[&str], limit: Duration) 
         .args(["--gpu", "none", "--job", "c", "--endpoint", &endpoint, "--shm"])
         .args([&region])
         .args(["--"]);
-    if !valgrind.is_empty() {
-        sidecar = sidecar.args(["valgrind"]).args(valgrind.iter().copied());
+    if under == Under::Valgrind {
+        sidecar = sidecar.args(["valgrind"]).args(MEMCHECK);
     }
     let sidecar = sidecar.args([programs(context).join(program)]).env("JOB_TOKEN", TOKEN);
     context.runner.run(sidecar, limit)?;
@@ -123,7 +134,7 @@ fn worker(context: &Context, program: &str, valgrind: &[&str], limit: Duration) 
 /// A client of its own against the rehearsal gateway, which misbehaves as told.
 fn direct_agent(
     context: &Context,
-    valgrind: &[&str],
+    under: Under,
     program: &str,
     faults: &[&str],
     limit: Duration,
@@ -135,14 +146,20 @@ fn direct_agent(
     let (address, port, path) =
         parts(&endpoint).ok_or_else(|| Stop::failed(format!("`{endpoint}` is no endpoint")))?;
     let program = programs(context).join(program);
-    let client = if valgrind.is_empty() {
-        Tool::new(&program, &context.root, "`cargo xtask test --only c-examples` makes it")
-    } else {
-        Tool::new("valgrind", &context.root, "install valgrind")
-            .args(valgrind.iter().copied())
-            .args([program])
+    let client = match under {
+        Under::Nothing => Tool::new(&program, &context.root, NO_PROGRAM),
+        Under::Valgrind => {
+            Tool::new("valgrind", &context.root, NO_VALGRIND).args(COUNT_ALLOCATIONS).args([program])
+        }
     };
-    context.runner.run(client.args([address, port, path]).env("JOB_TOKEN", TOKEN), limit)?;
+    let client = client.args([address, port, path]).env("JOB_TOKEN", TOKEN);
+    let mut client = context.runner.start_listening(client)?;
+    if under == Under::Valgrind {
+        client.line("the word that nothing was allocated", limit, |line| {
+            line.contains("total heap usage: 0 allocs").then_some(())
+        })?;
+    }
+    client.finish(limit)?;
     gateway.finish(limit)
 }
 
