@@ -164,10 +164,6 @@ impl Game {
         pid
     }
 
-    pub(crate) fn worker_group(&self) -> Pid {
-        rustix::process::getpgid(Pid::from_raw(self.worker_pid().cast_signed())).unwrap()
-    }
-
     /// The process that owns the region.
     pub(crate) fn owner_pid(&self) -> u32 {
         let mut pid = 0;
