@@ -213,7 +213,8 @@ fn a_cut_that_nobody_notices_costs_time_alone() {
     });
 }
 
-/// The sidecar gives up after 2 s of silence and the gateway after 2.25 s; its window ends 1.5 s later.
+/// The sidecar gives up after 2 s of silence; the gateway 2.25 s after the last pong, which may be a second old by then,
+/// and its window ends 1.5 s later.
 #[test]
 fn a_cut_shorter_than_the_window_is_redialled_and_the_session_goes_on() {
     rounds("window", |cable, cut, random| {
@@ -225,10 +226,12 @@ fn a_cut_shorter_than_the_window_is_redialled_and_the_session_goes_on() {
         let job = Job::start(cable, lost, &["--unfreeze", unfreeze]);
         job.region.expect(&["connection lost: ", "an action was sent once more", Counter::Resent.name()]);
         thread::sleep(random.millis(50, 300));
-        job.cut_for(cut, random.millis(2300, 3000));
+        job.cut_for(cut, random.millis(2050, 2300));
         let (code, report, said, region) = job.end();
         assert_eq!((code, &report["solved"]), (0, &report["cases"]), "{cut:?} {report}\n{said}");
-        assert!(report["connections"].as_u64().unwrap() > 1, "{cut:?} {report}\n{said}");
+        // Who still hears something gives up later; the other one may not have noticed by then.
+        let redialled = report["connections"].as_u64().unwrap() > 1;
+        assert!(redialled || cut == Cut::DropFromSidecar, "{cut:?} {report}\n{said}");
         let extra = region.noted().counter(Counter::Resent) + report["reasked"].as_u64().unwrap();
         assert!(report["duplicate_answers"].as_u64().unwrap() <= extra, "{cut:?} {report}\n{said}");
     });
