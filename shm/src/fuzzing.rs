@@ -73,6 +73,8 @@ pub fn region(bytes: &[u8]) {
         use_up(opened.owner);
     }
     let _ = std::fs::remove_file(&path);
+    // Nothing stays behind; the next input makes it anew.
+    let _ = std::fs::remove_dir(&directory);
 }
 
 /// Everything that a frame loop does with a region.
