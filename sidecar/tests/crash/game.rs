@@ -185,27 +185,30 @@ impl Game {
     /// Kills the worker; another one follows once it is gone: before that, it would be one too many.
     fn follow_worker(&mut self, think: &str) {
         self.worker.signal(Signal::KILL);
-        wait_for("the worker's end", || !is_running(self.worker.pid()));
+        let pid = self.worker.pid();
+        wait_for("the worker's end", || !is_running(pid));
+        wait_for("the sidecar's notice of it", || {
+            self.stat().is_none_or(|stat| stat.gauge(Gauge::WorkerPid) != u64::from(pid))
+        });
         let next = Running::start(&mut worker(&self.region, think));
         core::mem::replace(&mut self.worker, next).finish();
     }
 
     /// Kills the worker; the next one takes the observation that waits, and thinks about it for ever.
     pub(crate) fn kill_worker_for_a_slow_one(&mut self) {
-        let redelivered = self.region.noted().counter(Counter::Redelivered);
-        self.follow_worker("1000s");
-        // Delivered again, or new: then it sleeps with it in hand.
-        wait_for("a worker at work", || {
-            let again = self.region.noted().counter(Counter::Redelivered) > redelivered;
-            again || self.noted("3 workers died") > 0 || self.worker_sleeps()
+        self.follow_worker(SLOW);
+        wait_for("a worker at work, or a decision", || {
+            if !is_running(self.worker.pid()) {
+                // It was let in by nobody: the death of the one before was not known yet.
+                self.worker = Running::start(&mut worker(&self.region, SLOW));
+            }
+            let pid = u64::from(self.worker.pid());
+            let busy =
+                |stat: Snapshot| stat.gauge(Gauge::WorkerPid) == pid && stat.gauge(Gauge::Unanswered) > 0;
+            self.stat().is_some_and(busy) || self.noted("3 workers died") > 0
         });
-        thread::sleep(Duration::from_millis(30));
-    }
-
-    /// It thinks: in `nanosleep`, for which it has no futex to wait on.
-    fn worker_sleeps(&self) -> bool {
-        let place = std::fs::read_to_string(format!("/proc/{}/wchan", self.worker.pid()));
-        place.is_ok_and(|place| place.contains("nanosleep"))
+        // Until it has taken what it was given; one that has not dies innocent.
+        thread::sleep(Duration::from_millis(50));
     }
 
     /// How often something of this beginning stands in the region's error log.
@@ -323,6 +326,8 @@ pub(crate) fn is_running(pid: u32) -> bool {
 
 /// How long a worker thinks about each observation.
 const THINK: &str = "1ms";
+/// One that never comes to an end.
+const SLOW: &str = "1000s";
 
 fn worker_line() -> Vec<String> {
     let binary = env!("CARGO_BIN_EXE_sidecar");

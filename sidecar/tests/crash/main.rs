@@ -106,7 +106,6 @@ fn a_cut_with_a_stalling_simulator_is_unfrozen() {
 
 /// The third death on one observation is no accident any more: the failure policy answers, and the job goes on.
 #[test]
-#[ignore = "on a loaded machine it sometimes waits without end; to be understood"]
 fn three_deaths_on_one_observation_leave_it_to_the_failure_policy() {
     let directory = tempfile::tempdir().unwrap();
     let reply = directory.path().join("reply");
@@ -118,7 +117,8 @@ fn three_deaths_on_one_observation_leave_it_to_the_failure_policy() {
     while game.noted("3 workers died on one observation") == 0 {
         game.kill_worker_for_a_slow_one();
         deaths += 1;
-        assert!(deaths <= 4, "still held after {deaths} deaths");
+        // Not every one has taken the observation by the time it dies.
+        assert!(deaths <= 20, "still held after {deaths} deaths");
     }
     assert!(deaths >= 3);
     game.kill_worker();

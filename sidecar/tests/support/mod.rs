@@ -16,9 +16,7 @@ pub(crate) const TOKEN: &str = "sesame-4f1b7c";
 /// A job id.
 pub(crate) const JOB: &str = "0b0c1c0e-5b64-4a8e-9a2b-6f9d1f0e7a11";
 /// Timers at a twentieth of life, on the sidecar's side.
-pub(crate) const FAST: [&str; 18] = [
-    "--connect-timeout",
-    "500ms",
+pub(crate) const FAST: [&str; 16] = [
     "--redial-after-silence",
     "3750ms",
     "--redial-after-close",
