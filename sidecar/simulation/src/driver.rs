@@ -87,6 +87,7 @@ impl Driver for SimulatedDriver {
         simulation::set_fuse(None);
         world.turned();
         Self::stop_if_told(&world);
+        world.sidecar.sleeps = matches!(wait, Wait::Block(_));
         let passes = 1 + world.random.below(3 * MICRO);
         let start = world.now + passes;
         // A kernel wakes late rather than early.
@@ -115,6 +116,7 @@ impl Driver for SimulatedDriver {
             }
             Self::stop_if_told(&world);
         }
+        world.sidecar.sleeps = false;
         world.set_time(start);
         world.light_fuse();
         Ok(())

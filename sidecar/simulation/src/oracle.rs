@@ -32,6 +32,8 @@ pub(crate) struct Delivery {
     sealed: bool,
     /// It needs no answer: too large, or a worker gave it up.
     pub(crate) excused: bool,
+    /// Its receiver died before the next turn.
+    doubtful: bool,
     /// It may be what a crash cost.
     in_flight: bool,
     /// A worker has answered it.
@@ -57,6 +59,7 @@ impl Delivery {
             consumed: false,
             sealed: false,
             excused: length > SLOT_BYTES as usize,
+            doubtful: false,
             in_flight: false,
             answered: false,
             takers: Vec::new(),
@@ -123,6 +126,9 @@ pub(crate) struct Oracle {
     /// Replies of the failure policy that are due at most.
     pub(crate) replies_due: u32,
     replied: bool,
+    /// The sidecar has read `drain` for certain: it never dials again (A.5).
+    pub(crate) drained: bool,
+    drained_at: u64,
     agent: Option<String>,
 }
 
@@ -170,6 +176,8 @@ impl Oracle {
             empties: Vec::new(),
             replies_due: 0,
             replied: false,
+            drained: false,
+            drained_at: 0,
             agent: None,
         }
     }
@@ -225,6 +233,7 @@ impl World {
             }
             Mark::Drain => {
                 self.gateway.drain = true;
+                self.oracle.fresh.push((mark, None));
                 self.coverage.row("drain");
             }
             Mark::Warmup => {}
@@ -243,6 +252,9 @@ impl World {
             {
                 self.oracle.deliveries[delivery].sealed = true;
             }
+            if room && mark == Mark::Drain && !core::mem::replace(&mut self.oracle.drained, true) {
+                self.oracle.drained_at = self.now;
+            }
             if !room {
                 self.coverage.row("all slots taken");
             }
@@ -256,12 +268,20 @@ impl World {
             self.sidecar.last_byte = self.sidecar.recorded_byte;
         }
         // Between the record that an action is started and its first byte it counts as sent: the one frame in flight.
-        let in_flight = |it: &&mut Delivery| it.answered && it.sealed && it.started == 0 && !it.excused;
-        if at_a_store && let Some(delivery) = self.oracle.deliveries.iter_mut().find(in_flight) {
-            delivery.in_flight = true;
+        let oracle = &mut self.oracle;
+        let in_flight = |it: &Delivery| {
+            let waits =
+                !oracle.sessions[it.session].closed && it.started == 0 && !it.excused && !it.in_flight;
+            it.answered && it.sealed && waits
+        };
+        if at_a_store && let Some(number) = oracle.deliveries.iter().position(in_flight) {
+            oracle.deliveries[number].in_flight = true;
         }
         for (mark, closed) in core::mem::take(&mut self.oracle.fresh) {
-            self.oracle.open_known &= matches!(mark, Mark::Observation(_));
+            if let Mark::Observation(delivery) = mark {
+                self.oracle.deliveries[delivery].doubtful = true;
+            }
+            self.oracle.open_known &= matches!(mark, Mark::Observation(_) | Mark::Drain);
             if let Some(closed) = closed {
                 self.oracle.sessions[closed].closed = false;
                 self.oracle.sessions[closed].closed_for_sure = false;
@@ -281,6 +301,7 @@ impl World {
         self.oracle.open_known = true;
         self.oracle.agent = None;
         self.oracle.empties.clear();
+        self.oracle.drained = false;
         self.sidecar.ready_known = false;
         self.sidecar.cold_starts += 1;
     }
@@ -308,6 +329,7 @@ impl World {
         };
         if frame.opcode == wire::CLOSE {
             self.conns[at].sidecar_closing = true;
+            self.closed_after_drain(&frame.payload);
         }
         if frame.opcode == wire::TEXT && frame.payload.windows(7).any(|bytes| bytes == b"\"ready\"") {
             self.sidecar.ready_turn.get_or_insert(self.coverage.turns);
@@ -337,6 +359,29 @@ impl World {
         };
         self.note(|| format!("sidecar sends the action for observation {number}"));
         self.action_started(at, number, &name, payload);
+    }
+
+    /// Our own close after `drain`: what had to be answered was, within the time for it.
+    fn closed_after_drain(&mut self, payload: &[u8]) {
+        let ours = payload == 1000_u16.to_be_bytes();
+        if !ours
+            || !self.oracle.drained
+            || self.terminated
+            || self.now - self.oracle.drained_at >= 60 * SECOND
+        {
+            return;
+        }
+        let owed = |it: &Delivery| {
+            let session = &self.oracle.sessions[it.session];
+            let done = it.started > 0 || it.excused || it.in_flight || session.closed || session.forfeited;
+            it.sealed && !done
+        };
+        // What the failure policy answered is not told apart from what a worker would have.
+        if self.plan.policy == Policy::Hold
+            && let Some(number) = self.oracle.deliveries.iter().position(owed)
+        {
+            self.fail(format!("closed after drain, and observation {number} was never answered"));
+        }
     }
 
     fn action_started(&mut self, at: usize, number: usize, name: &str, payload: &[u8]) {
@@ -471,7 +516,7 @@ impl World {
         }
         let taken = |number: usize| oracle.empties.iter().any(|it| it.2 == number);
         // The session is known by its epoch, or else is the one that is open, or else any that nobody has seen yet.
-        let find = |rank: u32| {
+        let find = |rank: u32, doubtful: bool| {
             let fits = |it: &Delivery| {
                 let session = &oracle.sessions[it.session];
                 let unseen = session.epochs.is_empty() || session.forfeited;
@@ -483,9 +528,11 @@ impl World {
                 it.length == 0 && it.consumed && !it.excused && (it.session == 0) == (epoch == 0) && fits
             };
             let mut all = oracle.deliveries.iter().enumerate();
-            all.find(|(number, it)| fits(it) && !taken(*number)).map(|(number, _)| number)
+            all.find(|(number, it)| fits(it) && it.doubtful == doubtful && !taken(*number))
+                .map(|(number, _)| number)
         };
-        let number = (0..3).find_map(find)?;
+        // What may have died with a sidecar before it was on record comes last.
+        let number = (0..3).find_map(|rank| find(rank, false).or_else(|| find(rank, true)))?;
         oracle.empties.push((epoch, sequence, number));
         Some(number)
     }

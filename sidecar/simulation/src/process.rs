@@ -202,7 +202,7 @@ impl World {
     fn was_forgotten(&mut self, why: &str) {
         let age = self.now - self.sidecar.last_byte;
         let heard = self.gateway.upgraded_once;
-        if heard && age < 74 * SECOND && !self.plan.fresh_agent && !why.contains("had not reached") {
+        if heard && age < 74 * SECOND && !self.plan.fresh_agent && self.sidecar.last_byte > START {
             self.fail(format!("promise 4: a successor after {} ms started over: {why}", age / MILLI));
         }
         self.oracle_forfeited();
@@ -300,7 +300,9 @@ impl World {
             Outcome::RedialBudget { .. } if silent < 32 * SECOND => {
                 Some("the redial budget is 33 s at least")
             }
-            Outcome::RedialBudget { .. } if silent > 200 * SECOND => {
+            Outcome::RedialBudget { .. }
+                if silent > 200 * SECOND && self.now - self.gateway.last_accept > 200 * SECOND =>
+            {
                 Some("the redial budget is 75 s at most")
             }
             Outcome::WorkerFailed if !self.plan.bad_model && self.worker_deaths < 3 => {

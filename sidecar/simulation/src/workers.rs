@@ -254,7 +254,9 @@ impl World {
             self.after(20 * MILLI, Event::Worker(at));
         }
         if pushes() != pushed {
-            self.look_at_doorbell();
+            let it = &self.workers[at];
+            let attached = it.running && it.link.is_some() && it.mailbox.is_none();
+            self.look_at_doorbell(attached);
         }
     }
 

@@ -111,6 +111,8 @@ pub(crate) struct Sidecar {
     pub(crate) doorbell: Option<DoorbellHandle>,
     /// The doorbell was rung.
     pub(crate) rung: bool,
+    /// The frame loop has said that it sleeps.
+    pub(crate) sleeps: bool,
     /// When the last byte of the gateway was read, and when the last connection was closed.
     pub(crate) last_byte: u64,
     /// The same, as far as it is certainly on record.
@@ -386,6 +388,9 @@ impl World {
 
     /// The driver connects.
     pub(crate) fn dial(&mut self) {
+        if self.oracle.drained {
+            self.fail("dialled again after drain".into());
+        }
         let at = self.conns.len();
         self.conns.push(Conn::dialled());
         self.gateway.conns.push(ServerConn::default());
@@ -415,10 +420,15 @@ impl World {
     }
 
     /// A worker has pushed: did it ring, if it had to?
-    pub(crate) fn look_at_doorbell(&mut self) {
+    pub(crate) fn look_at_doorbell(&mut self, attached: bool) {
         let Some(doorbell) = self.sidecar.doorbell.as_ref().filter(|_| self.sidecar.alive) else { return };
         // An edge-triggered poll sees a ring once; so does who takes the count away.
         let readable = rustix::io::read(doorbell, &mut [0; 8]).is_ok();
+        if attached && self.sidecar.sleeps && !readable && !self.sidecar.rung {
+            self.fail(
+                "a wake-up is lost: a worker said something, the sidecar sleeps, and nobody rang".into(),
+            );
+        }
         self.sidecar.rung |= readable;
     }
 
