@@ -3,7 +3,7 @@
 use sidecar_simulation::{Coverage, Stage};
 
 /// Few enough for an unoptimised build.
-const SEEDS: u64 = 1_500;
+const SEEDS: u64 = 4_000;
 
 #[test]
 fn fixed_seeds_keep_every_promise() {
@@ -37,9 +37,14 @@ fn fixed_seeds_keep_every_promise() {
 #[test]
 fn a_seed_tells_the_same_story_each_time() {
     let stage = Stage::new().unwrap();
+    // Lines of the sidecar's own log are for people: whether one is kept hangs on a cache that all threads share.
+    let tell = |seed| {
+        let story = stage.tell(seed).into_iter().filter(|line| !line.contains("    | "));
+        story.collect::<Vec<_>>()
+    };
     for seed in [11, 12, 13] {
-        let story = stage.tell(seed);
+        let story = tell(seed);
         assert!(story.len() > 10, "{story:?}");
-        assert_eq!(story, stage.tell(seed));
+        assert_eq!(story, tell(seed));
     }
 }
