@@ -336,6 +336,22 @@ impl Ledger {
         }
     }
 
+    /// After a take-over, with everything read that the seat's worker had said: what it gave back without an answer goes
+    /// to it once more. Whether it had reported a failure only the dead sidecar knew, and what that did about it is lost.
+    /// `true`: there is something.
+    pub(crate) fn ask_again(&mut self, seat: usize, journal: &mut Journal) -> bool {
+        let mut any = false;
+        for (at, slot) in self.slots.iter_mut().enumerate() {
+            let record = &slot.record;
+            if slot.waits() && !record.taken && record.delivered_to(seat) && record.lent[seat] == 0 {
+                slot.record.delivered = None;
+                journal.slot(at, &slot.record);
+                any = true;
+            }
+        }
+        any
+    }
+
     /// The observations that this seat's worker got last and did not answer, oldest first.
     pub(crate) fn in_hands(&self, seat: usize) -> Vec<Held> {
         let mut had: Vec<_> = self

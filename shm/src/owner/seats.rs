@@ -121,6 +121,8 @@ pub(super) struct Seat {
     pub(super) blame: Option<u32>,
     /// The process is proved gone; the seat becomes empty when its ring has been read.
     pub(super) gone: bool,
+    /// Its worker had it under a dead sidecar, and what it said then has not been read to the end.
+    pub(super) inherited: bool,
     /// Its worker said that it is ready when its connection had broken: true again if it comes back.
     pub(super) ready_unheard: bool,
     pub(super) wake: Option<OwnedFd>,
@@ -143,6 +145,7 @@ impl Seat {
             drain_to,
             blame: None,
             gone: false,
+            inherited: matches!(record.standing, Standing::Live | Standing::Dying),
             ready_unheard: false,
             wake: None,
         }
@@ -386,6 +389,7 @@ impl Owner {
         }
         self.seats[seat].link = Link::open(map, layout, seat, &self.ledger);
         self.seats[seat].ready_unheard = false;
+        self.seats[seat].inherited = false;
         let generation = self.seats[seat].record.generation.wrapping_add(1);
         map.word32(self.generation_word(seat)).store(generation, Ordering::Release);
         self.seats[seat].record.generation = generation;

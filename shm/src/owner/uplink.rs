@@ -122,6 +122,9 @@ impl Owner {
                 self.settle_blame(seat);
                 self.bury(seat);
             }
+            if Some(seat) == live && patience > 0 && core::mem::take(&mut self.seats[seat].inherited) {
+                self.behind |= self.ledger.ask_again(seat, &mut self.journal);
+            }
         }
         self.deliver();
         Ok(None)

@@ -123,6 +123,10 @@ pub(crate) struct Oracle {
     fresh: Vec<(Mark, Option<usize>)>,
     /// Observations without payload, by epoch and sequence.
     empties: Vec<(u32, u64, usize)>,
+    /// Sequences that workers saw, and the places of their observations in `order`.
+    seen: Vec<(u64, usize)>,
+    /// Observations in the order in which the sidecar was given them.
+    order: Vec<usize>,
     /// Replies of the failure policy that are due at most.
     pub(crate) replies_due: u32,
     replied: bool,
@@ -174,6 +178,8 @@ impl Oracle {
             open_known: true,
             fresh: Vec::new(),
             empties: Vec::new(),
+            seen: Vec::new(),
+            order: Vec::new(),
             replies_due: 0,
             replied: false,
             drained: false,
@@ -185,7 +191,7 @@ impl Oracle {
     /// Observations that may hold a slot, at most.
     fn pressure(&self) -> usize {
         let holds = |it: &&Delivery| {
-            let waits = it.started == 0 && !self.sessions[it.session].closed;
+            let waits = it.started == 0 && !self.sessions[it.session].closed_for_sure;
             it.consumed && it.length <= SLOT_BYTES as usize && (it.views > 0 || waits)
         };
         self.deliveries.iter().filter(holds).count()
@@ -208,6 +214,7 @@ impl World {
                     return;
                 }
                 oracle.deliveries[delivery].consumed = true;
+                oracle.order.push(delivery);
                 if oracle.deliveries[delivery].excused {
                     // Larger than a slot: the failure policy answers it.
                     oracle.replies_due = oracle.replies_due.saturating_add(1);
@@ -283,6 +290,10 @@ impl World {
             }
             self.oracle.open_known &= matches!(mark, Mark::Observation(_) | Mark::Drain);
             if let Some(closed) = closed {
+                // Its observations may be off the record already.
+                for delivery in self.oracle.deliveries.iter_mut().filter(|it| it.session == closed) {
+                    delivery.in_flight = true;
+                }
                 self.oracle.sessions[closed].closed = false;
                 self.oracle.sessions[closed].closed_for_sure = false;
             }
@@ -301,6 +312,7 @@ impl World {
         self.oracle.open_known = true;
         self.oracle.agent = None;
         self.oracle.empties.clear();
+        self.oracle.seen.clear();
         self.oracle.drained = false;
         self.sidecar.ready_known = false;
         self.sidecar.cold_starts += 1;
@@ -456,6 +468,9 @@ impl World {
             self.fail(format!("worker {worker} got an observation that nobody sent (sequence {sequence})"));
             return None;
         };
+        if let Some(place) = self.oracle.order.iter().position(|it| *it == number) {
+            self.oracle.seen.push((sequence, place));
+        }
         let delivery = &mut self.oracle.deliveries[number];
         let again = !delivery.takers.is_empty();
         delivery.takers.push(worker);
@@ -513,6 +528,10 @@ impl World {
             return Some(*number);
         }
         let taken = |number: usize| oracle.empties.iter().any(|it| it.2 == number);
+        // Sequences follow the order in which the sidecar was given observations.
+        let after = oracle.seen.iter().filter(|it| it.0 < sequence).map(|it| it.1 + 1).max().unwrap_or(0);
+        let before = oracle.seen.iter().filter(|it| it.0 > sequence).map(|it| it.1).min();
+        let before = before.unwrap_or(oracle.order.len()).max(after);
         // The session is known by its epoch, or else is the one that is open, or else any that nobody has seen yet.
         let find = |rank: u32, doubtful: bool| {
             let fits = |it: &Delivery| {
@@ -525,9 +544,13 @@ impl World {
                 };
                 it.length == 0 && it.consumed && !it.excused && (it.session == 0) == (epoch == 0) && fits
             };
-            let mut all = oracle.deliveries.iter().enumerate();
-            all.find(|(number, it)| fits(it) && it.doubtful == doubtful && !taken(*number))
-                .map(|(number, _)| number)
+            let place = after..before;
+            let mut all = oracle.order.iter().enumerate().filter(|(at, _)| place.contains(at));
+            all.find(|(_, number)| {
+                let it = &oracle.deliveries[**number];
+                fits(it) && it.doubtful == doubtful && !taken(**number)
+            })
+            .map(|(_, number)| *number)
         };
         // What may have died with a sidecar before it was on record comes last.
         let number = (0..3).find_map(|rank| find(rank, false).or_else(|| find(rank, true)))?;
@@ -538,7 +561,7 @@ impl World {
     /// A case made no progress for a long time: is there an explanation?
     pub(crate) fn oracle_stuck(&mut self, session: usize) {
         let it = &self.oracle.sessions[session];
-        if it.forfeited || it.closed || self.sidecar.bad_model {
+        if it.forfeited || it.closed || self.sidecar.bad_model || self.terminated {
             return;
         }
         let mut explained = false;

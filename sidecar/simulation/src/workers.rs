@@ -393,6 +393,9 @@ impl World {
         let length = 16 + self.random.below(u64::from(ACTION_BYTES) - 15) as usize;
         let action = oracle::action(delivery, number, length);
         self.oracle.deliveries[delivery].views -= 1;
+        if fails {
+            self.oracle_failed(delivery);
+        }
         let it = &mut self.workers[at];
         if let Some(place) = it.seen.iter().position(|seen| *seen == delivery) {
             it.seen.swap_remove(place);
@@ -405,9 +408,7 @@ impl World {
         } else {
             worker.answer(observation, &action)
         };
-        if fails {
-            self.oracle_failed(delivery);
-        } else {
+        if !fails {
             self.oracle.deliveries[delivery].answered = true;
         }
         self.note(|| {

@@ -84,6 +84,29 @@ fn an_action_that_died_with_the_sidecar_is_computed_again_but_one_that_was_start
     assert_eq!(side.owner.stats().counter(Counter::DroppedActions), 0);
 }
 
+/// Found by simulation: the worker reported a failure, and the sidecar died before the policy's answer had left. Nobody
+/// would ever have answered.
+#[test]
+fn an_observation_given_back_without_an_answer_is_asked_again_after_a_crash() {
+    let (mut side, mut worker) = pair();
+    side.owner.journal().connected();
+    side.owner.journal().note_byte(clock::now());
+    let sequence = side.observe(1, b"x");
+    let seen = observation(&mut worker);
+    worker.failed(&seen, "out of memory").unwrap();
+    drop(seen);
+    side.settle();
+    let mut side = side.crash_and_restart();
+    side.settle();
+    let again = observation(&mut worker);
+    assert_eq!((again.sequence(), again.redelivered()), (sequence, true));
+    worker.answer(again, b"y").unwrap();
+    assert_eq!(side.action().0, sequence);
+    side.send(sequence);
+    side.settle();
+    assert_eq!(free(&side), 4);
+}
+
 #[test]
 fn an_action_given_out_but_not_finished_is_given_out_again_by_a_successor() {
     let (mut side, mut worker) = pair();
