@@ -6,6 +6,7 @@
 mod bindings;
 mod c;
 mod clock;
+mod conformance;
 mod fuzz;
 mod interop;
 mod orphans;

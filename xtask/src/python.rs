@@ -18,6 +18,9 @@ pub(crate) struct Environment {
 /// Of the interop programs.
 pub(crate) const INTEROP: Environment =
     Environment { name: "venv", requirements: Some("sidecar/tests/interop/requirements.txt") };
+/// The Autobahn cases.
+pub(crate) const CONFORMANCE: Environment =
+    Environment { name: "venv-autobahn", requirements: Some("core/tests/autobahn/requirements.txt") };
 /// Builds and tests the Python package.
 pub(crate) const BINDINGS: Environment =
     Environment { name: "venv-bindings", requirements: Some("bindings/python/tests/requirements.txt") };
@@ -26,7 +29,8 @@ pub(crate) const BARE: Environment = Environment { name: "venv-bare", requiremen
 
 const LIMIT: Duration = Duration::from_secs(300);
 const NO_PYTHON: &str = "install Python 3.10 or later (Debian, Ubuntu: `apt install python3 python3-venv`)";
-const NO_VENV: &str = "`cargo xtask test --only python` and `--only python-build` make it";
+const NO_VENV: &str =
+    "`cargo xtask test --only python`, `--only python-build` and `--only conformance` make it";
 
 impl Environment {
     /// Its place.

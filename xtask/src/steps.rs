@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::bindings;
 use crate::c;
+use crate::conformance;
 use crate::fuzz;
 use crate::interop;
 use crate::orphans;
@@ -52,6 +53,9 @@ pub(crate) const STEPS: &[Step<Context>] = &[
     }),
     step("unit", "unit, property, conformance and documentation tests of every crate", |context| {
         context.cargo(["test", "--workspace"])
+    }),
+    play("conformance", "the Autobahn cases 1 to 10 against the codec's echo client", &[], |context| {
+        conformance::step(context, BUILD_LIMIT)
     }),
     step("simulation", "200,000 schedules of the whole protocol in virtual time", |context| {
         simulate::run(context, &simulate::FIXED, BUILD_LIMIT)

@@ -9,6 +9,8 @@ mod defects;
 mod fast;
 mod handshake;
 mod ours;
+#[path = "../../examples/echo/receiver.rs"]
+mod receiver;
 mod stream;
 mod tung;
 
@@ -19,14 +21,7 @@ use sidecar_core::ws::close::CloseError;
 use sidecar_core::ws::frame::FrameError;
 
 /// What a receiver makes of a stream, in order.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Seen {
-    Text(String),
-    Binary(Vec<u8>),
-    Ping(Vec<u8>),
-    Pong(Vec<u8>),
-    Close(Option<u16>, String),
-}
+pub(crate) use receiver::Message as Seen;
 
 /// Which side reads.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
