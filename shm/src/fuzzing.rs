@@ -66,9 +66,9 @@ pub fn region(bytes: &[u8]) {
     let mut geometry = GEOMETRY;
     geometry.observation_slots += u32::from(mode & 2 != 0);
     if let Ok(opened) = create(&path, &geometry, &identity(), clock::now()) {
-        if let Found::TakenOver { resume, kept, .. } = &opened.found {
+        if let Found::TakenOver { kept, .. } = &opened.found {
             assert!(kept.len() <= geometry.observation_slots as usize);
-            assert!(kept.iter().all(|held| held.sequence < resume.next_sequence));
+            assert!(kept.iter().all(|held| held.sequence < opened.resume.next_sequence));
         }
         use_up(opened.owner);
     }

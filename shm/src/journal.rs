@@ -197,14 +197,10 @@ impl Journal {
         point(Point::JournalAfter);
     }
 
-    /// Sequences start anew: no action of the past may be taken for one of the future.
-    pub(crate) fn forget_frames(&mut self) {
-        for index in 0..ACTION_RECORDS {
-            self.action_sequences[index] = u64::MAX;
-            self.actions[index].write(&self.map, &[u64::MAX, Progress::Sent.to_word()]);
-        }
-        self.next_sequence(0);
-        self.map.word64(place::LAST_BYTE).store(0, Ordering::Relaxed);
+    /// The session that a dead sidecar left does not go on: its last byte was another agent's. Sequences and epochs are
+    /// never taken back within a file, since workers that live on know the old ones.
+    pub(crate) fn forget_last_byte(map: &Map) {
+        map.word64(place::LAST_BYTE).store(0, Ordering::Release);
     }
 
     /// In another file, goes on from where the last journal ended.

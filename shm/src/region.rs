@@ -32,6 +32,7 @@ use sidecar_core::tunnel::AgentId;
 
 use crate::journal::{Journal, Main, Past};
 use crate::layout::{Geometry, GeometryError, SEATS, block, control, seat_block};
+use crate::map::Map;
 use crate::owner::{Owner, Parts};
 use crate::slots::{KeptSlot, Ledger, SessionKept};
 use crate::sync::Ordering;
@@ -73,6 +74,10 @@ pub struct Opened {
     pub owner: Owner,
     /// What lay under the path.
     pub found: Found,
+    /// What the agent goes on with, for `Agent::resume`, whatever was found. Even if no session goes on, epochs and
+    /// sequences do, as long as the file does: a worker that lived through it may still answer an observation of
+    /// before, and must not be taken to mean a later one.
+    pub resume: Resume,
     /// The agent id to dial with: the one taken over, or that of the [`Identity`].
     pub agent: AgentId,
     /// Worth one line of log: why a session or a file was not gone on with.
@@ -81,14 +86,11 @@ pub struct Opened {
 
 /// What lay under the path of the region.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one, made at the start")]
 pub enum Found {
     /// Nothing.
     Fresh,
     /// A dead sidecar's session, which goes on.
     TakenOver {
-        /// What the agent has to know.
-        resume: Resume,
         /// Observations that wait for an answer, oldest first.
         kept: Vec<KeptSlot>,
         /// Since the last byte came from the gateway.
@@ -271,7 +273,8 @@ fn fresh(
     let Some(parts) = built.publish_new(path)? else { return Ok(None) };
     let owner = Owner::new(parts, journal, ledger, [None; SEATS])
         .map_err(CreateError::io("making a doorbell for", path))?;
-    Ok(Some(Opened { owner, found: Found::Fresh, agent: identity.agent.clone(), note: None }))
+    let (agent, resume) = (identity.agent.clone(), Resume::default());
+    Ok(Some(Opened { owner, found: Found::Fresh, resume, agent, note: None }))
 }
 
 /// Goes on in the file that is there. Its worker stays attached, whatever becomes of the session.
@@ -285,20 +288,15 @@ fn take_over(
     let parts: Parts = dead.into_parts(path)?;
     let geometry = parts.layout.geometry();
     let session = resumable(past, identity, now);
-    let agent = session.as_ref().map_or(&identity.agent, |_| &past.main.agent).clone();
-    let mut main = main_of(identity, agent, now, past.main.owner_generation.wrapping_add(1));
     let kept = if session.is_ok() { SessionKept::Yes } else { SessionKept::No };
-    if kept == SessionKept::Yes {
-        inherit(&mut main, &past.main);
-    }
     let map = Arc::clone(&parts.map);
-    let mut journal = Journal::write(Arc::clone(&map), main);
+    let mut journal = go_on(&map, past, identity, now, kept);
     let tails =
         core::array::from_fn(|seat| map.word32(block(seat) + seat_block::DOWN_TAIL).load(Ordering::Relaxed));
     let ledger = Ledger::resume(geometry.observation_slots, past, kept, tails, &mut journal);
     if kept == SessionKept::No {
-        journal.forget_frames();
-        map.word32(control::EPOCH).store(0, Ordering::Relaxed);
+        // Every session up to here is over, and a worker that is at one of its observations can see it.
+        map.word32(control::EPOCH).store(past.main.epoch.0, Ordering::Release);
     }
     let seats = past.seats.map(Some);
     let agent = journal.main().agent.clone();
@@ -307,10 +305,35 @@ fn take_over(
         Owner::new(parts, journal, ledger, seats).map_err(CreateError::io("making a doorbell for", path))?;
     Ok(match session {
         Ok((resume, age)) => {
-            Opened { owner, found: Found::TakenOver { resume, kept: held, age }, agent, note: None }
+            Opened { owner, found: Found::TakenOver { kept: held, age }, resume, agent, note: None }
         }
-        Err(why) => Opened { owner, found: Found::Replaced { why }, agent, note: None },
+        Err(why) => {
+            let resume =
+                Resume { epoch: past.main.epoch, next_sequence: past.next_sequence, ..Resume::default() };
+            Opened { owner, found: Found::Replaced { why }, resume, agent, note: None }
+        }
     })
+}
+
+/// Puts the new owner's main record over the last one's.
+fn go_on(map: &Arc<Map>, past: &Past, identity: &Identity, now: Instant, kept: SessionKept) -> Journal {
+    let agent = match kept {
+        SessionKept::Yes => &past.main.agent,
+        SessionKept::No => &identity.agent,
+    };
+    let mut main = main_of(identity, agent.clone(), now, past.main.owner_generation.wrapping_add(1));
+    match kept {
+        SessionKept::Yes => inherit(&mut main, &past.main),
+        SessionKept::No => {
+            main.epoch = past.main.epoch;
+            // First: who dies in between must not leave an old byte to a new agent id.
+            Journal::forget_last_byte(map);
+        }
+    }
+    let mut journal = Journal::write(Arc::clone(map), main);
+    // The last one may have died before it had counted what it recorded.
+    journal.next_sequence(past.next_sequence);
+    journal
 }
 
 /// Builds a new file and renames it over the dead one, whose lock is held meanwhile. Observations that wait for an
@@ -352,11 +375,13 @@ fn replace(
     let opened = match session {
         Ok((resume, age)) => {
             let note = Some(format!("the region was made anew: {why}"));
-            Opened { owner, found: Found::TakenOver { resume, kept, age }, agent, note }
+            Opened { owner, found: Found::TakenOver { kept, age }, resume, agent, note }
         }
         Err(gone) => {
             let note = (gone != why).then(|| format!("the region was made anew: {why}"));
-            Opened { owner, found: Found::Replaced { why: gone }, agent, note }
+            // No worker of the last file ever gets to this one.
+            let resume = Resume::default();
+            Opened { owner, found: Found::Replaced { why: gone }, resume, agent, note }
         }
     };
     Ok(Some(opened))

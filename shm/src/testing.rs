@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use sidecar_core::agent::HEADROOM;
+use sidecar_core::agent::{HEADROOM, Resume};
 use sidecar_core::record::ToSidecar;
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::{AgentId, Epoch};
@@ -48,6 +48,7 @@ pub(crate) struct Side {
     pub(crate) owner: Owner,
     pub(crate) connections: Vec<Connection>,
     pub(crate) found: Found,
+    pub(crate) resume: Resume,
     listener: Listener,
     pub(crate) path: PathBuf,
     /// Shared with the next owner.
@@ -61,14 +62,21 @@ impl Side {
     }
 
     pub(crate) fn at(directory: Arc<TempDir>, geometry: &Geometry, now: Instant) -> Self {
+        Self::of(directory, geometry, &identity(1), now)
+    }
+
+    pub(crate) fn of(
+        directory: Arc<TempDir>,
+        geometry: &Geometry,
+        identity: &Identity,
+        now: Instant,
+    ) -> Self {
         let path = directory.path().join("obs");
-        let Opened { owner, found, .. } = create(&path, geometry, &identity(1), now).unwrap();
+        let Opened { owner, found, resume, .. } = create(&path, geometry, identity, now).unwrap();
         let listener = Listener::bind(&path).unwrap();
-        let sequence = match &found {
-            Found::TakenOver { resume, .. } => resume.next_sequence,
-            _ => 1,
-        };
-        Self { owner, connections: Vec::new(), found, listener, path, directory, sequence }
+        // As the agent counts.
+        let sequence = resume.next_sequence.max(1);
+        Self { owner, connections: Vec::new(), found, resume, listener, path, directory, sequence }
     }
 
     /// Dies as by SIGKILL, and is started again. Its sockets are closed, its lock is gone, nothing is told to anyone.

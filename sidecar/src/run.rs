@@ -63,22 +63,23 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     config.agent = opened.agent.clone();
     let timers = config.timers;
     let seed = config::random();
-    let (agent, kept) = match &opened.found {
-        Found::TakenOver { resume, kept, age } => {
+    let kept = match &opened.found {
+        Found::TakenOver { kept, age } => {
             let seconds = age.as_secs_f32();
             tracing::info!(
                 seconds,
                 kept = kept.len(),
                 "took over the region of a sidecar that ended {seconds:.1} s ago"
             );
-            (Agent::resume(config, resume.clone(), seed, now), kept.as_slice())
+            kept.as_slice()
         }
         Found::Replaced { why } => {
             tracing::info!(%why, "replaced what was found at the region's path");
-            (Agent::new(config, seed, now), [].as_slice())
+            [].as_slice()
         }
-        Found::Fresh => (Agent::new(config, seed, now), [].as_slice()),
+        Found::Fresh => [].as_slice(),
     };
+    let agent = Agent::resume(config, opened.resume, seed, now);
     let orphans = opened.owner.orphans();
     let bridge = Bridge::new(agent, opened.owner, settings.rules, kept);
     let doorbell = bridge.owner().doorbell_handle();

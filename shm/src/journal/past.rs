@@ -78,8 +78,6 @@ impl Past {
             *action = match Record::<2>::open(map, action_offset(index)).1 {
                 Read::Blank => None,
                 Read::Corrupt => return Err(Unreadable::Damaged("action")),
-                // Left by `Journal::forget_frames`.
-                Read::Words([u64::MAX, _]) => None,
                 Read::Words([sequence, progress]) => {
                     Some((sequence, Progress::from_word(progress).ok_or(Unreadable::Damaged("action"))?))
                 }
@@ -92,7 +90,7 @@ impl Past {
         let noted = map.word64(place::NEXT_SEQUENCE).load(Ordering::Relaxed);
         let next_sequence = slots
             .iter()
-            .filter(|slot| slot.held && !slot.answered)
+            .filter(|slot| slot.held)
             .map(|slot| slot.sequence)
             .chain(actions.iter().flatten().map(|(sequence, _)| *sequence))
             .map(|sequence| sequence.saturating_add(1))

@@ -8,6 +8,7 @@ mod takeover;
 
 use rustix::process::Signal;
 use sidecar_core::record::ToSidecar;
+use sidecar_core::tunnel::SessionId;
 
 use super::*;
 use crate::attach::Candidate;

@@ -10,7 +10,6 @@ use super::*;
 use crate::clock;
 use crate::journal::place;
 use crate::layout::{self, header};
-use crate::map::Map;
 use crate::slots::SlotIndex;
 use crate::testing::{CHILD_PATH, SMALL, Side, directory, identity, process};
 
@@ -106,7 +105,8 @@ fn a_killed_owners_lock_is_free_and_its_session_goes_on() {
     let opened = open(&path).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().ino(), inode, "taken over as it is");
     match opened.found {
-        Found::TakenOver { resume, kept, age } => {
+        Found::TakenOver { kept, age } => {
+            let resume = opened.resume;
             assert!(resume.connected_once && resume.warmup_seen && resume.ready_sent && !resume.drain_seen);
             assert_eq!(resume.session.unwrap().as_str(), "case-7");
             assert_eq!((resume.epoch, resume.next_sequence), (Epoch(3), 3));
@@ -145,15 +145,18 @@ fn another_job_or_a_stale_session_gets_a_fresh_agent_in_the_same_file() {
         assert_eq!(opened.agent.as_str(), "agent-2");
         assert_eq!(fs::metadata(&path).unwrap().ino(), inode, "a worker stays attached");
         assert_eq!((opened.owner.unanswered(), opened.owner.free_slots()), (0, 4));
-        // Sequences start anew: those of the last job mean nothing.
+        // Its worker may have observations 1 and 2 of session 3 still: their numbers are used up.
+        let Resume { connected_once, ready_sent, session, epoch, next_sequence, .. } = &opened.resume;
+        assert_eq!((*epoch, *next_sequence), (Epoch(3), 3), "{name}");
+        assert!(!connected_once && !ready_sent && session.is_none(), "{name}");
         let slot = opened.owner.claim_slot().unwrap();
         let now = clock::now();
         opened.owner.journal().note_byte(now);
         opened.owner.publish(
             slot,
             &crate::slots::Observed {
-                epoch: Epoch(1),
-                sequence: 1,
+                epoch: Epoch(4),
+                sequence: 3,
                 length: 0,
                 first_byte: now,
                 last_byte: now,
@@ -162,10 +165,32 @@ fn another_job_or_a_stale_session_gets_a_fresh_agent_in_the_same_file() {
         drop(opened);
         let again = create(&path, &SMALL, &identity_now, now).unwrap();
         match again.found {
-            Found::TakenOver { kept, .. } => assert_eq!(kept.len(), 1, "the last job's action 1 was another"),
+            Found::TakenOver { kept, .. } => {
+                assert_eq!(kept.iter().map(|held| held.sequence).collect::<Vec<_>>(), [3], "{name}");
+                assert_eq!(again.resume.next_sequence, 4);
+            }
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// The moment between the last byte and the new main record: with the old byte there, a second start of the new job
+/// would have found a session to go on with, and the last job's observations in it.
+#[test]
+fn a_start_for_another_job_that_dies_on_its_way_leaves_no_session_to_anyone() {
+    let directory = directory();
+    let path = directory.path().join("obs");
+    leave_session(&path);
+    {
+        let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+        let map = Arc::new(Map::writable(&file, layout::CONTROL).unwrap());
+        let id = identity(2);
+        let past = Past::read(&map).unwrap();
+        drop(go_on(&map, &past, &id, clock::now(), SessionKept::No));
+    }
+    let opened = create(&path, &SMALL, &identity(2), clock::now()).unwrap();
+    assert!(matches!(opened.found, Found::Replaced { .. }), "{:?}", opened.found);
+    assert_eq!((opened.owner.unanswered(), opened.owner.free_slots()), (0, 4));
 }
 
 #[test]
@@ -193,8 +218,8 @@ fn other_slots_make_a_new_file_that_keeps_what_waits() {
     assert_ne!(fs::metadata(&path).unwrap().ino(), inode);
     assert_eq!(names(directory.path()), ["obs"]);
     assert!(opened.note.is_some());
-    let Found::TakenOver { resume, kept, .. } = opened.found else { panic!("{:?}", opened.found) };
-    assert_eq!(resume.session.unwrap().as_str(), "case-7");
+    let Found::TakenOver { kept, .. } = opened.found else { panic!("{:?}", opened.found) };
+    assert_eq!(opened.resume.session.unwrap().as_str(), "case-7");
     assert_eq!((kept.len(), kept[0].sequence, kept[0].length), (1, 2, 100));
     // SAFETY: inside the slot.
     let last = unsafe { opened.owner.slot_base(kept[0].slot).add(HEADROOM as usize + 99) };

@@ -50,11 +50,12 @@ impl Sidecar {
     pub(crate) fn start(path: &Path, geometry: &Geometry, job: u8, told: bool) -> Self {
         let identity =
             Identity { job_endpoint_hash: [job; 32], agent: AgentId::new(&format!("agent-{job}")).unwrap() };
-        let Opened { mut owner, found, .. } = create(path, geometry, &identity, clock::now()).unwrap();
+        let Opened { mut owner, found, resume, .. } =
+            create(path, geometry, &identity, clock::now()).unwrap();
         let listener = Listener::bind(path).unwrap();
-        let (mut next, mut due) = (1, BTreeMap::new());
-        if let Found::TakenOver { resume, kept, .. } = &found {
-            next = resume.next_sequence.max(1);
+        let next = resume.next_sequence.max(1);
+        let mut due = BTreeMap::new();
+        if let Found::TakenOver { kept, .. } = &found {
             for held in kept {
                 // SAFETY: the payload starts behind the headroom, within the slot.
                 let start = unsafe { owner.slot_base(held.slot).add(HEADROOM as usize) };

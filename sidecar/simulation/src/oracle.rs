@@ -311,8 +311,6 @@ impl World {
         self.oracle.open = None;
         self.oracle.open_known = true;
         self.oracle.agent = None;
-        self.oracle.empties.clear();
-        self.oracle.seen.clear();
         self.oracle.drained = false;
         self.sidecar.ready_known = false;
         self.sidecar.cold_starts += 1;

@@ -138,11 +138,11 @@ fn boot(shared: &Rc<RefCell<World>>) -> Option<FrameLoop> {
     let user_timeout = config.timers.dead_after;
     let seed = world.random.bytes();
     let first = world.sidecar.incarnation == 1;
-    let (agent, kept) = match &opened.found {
-        Found::TakenOver { resume, kept, age } => {
+    let kept = match &opened.found {
+        Found::TakenOver { kept, age } => {
             world.coverage.row("region taken over");
             world.note(|| format!("sidecar takes over, {} kept, {} ms old", kept.len(), age.as_millis()));
-            (Agent::resume(config, resume.clone(), seed, now), kept.as_slice())
+            kept.as_slice()
         }
         found => {
             if let Found::Replaced { why } = found {
@@ -154,9 +154,10 @@ fn boot(shared: &Rc<RefCell<World>>) -> Option<FrameLoop> {
             } else if !first {
                 world.fail("promise 4: the region of a dead sidecar was not found".into());
             }
-            (Agent::new(config, seed, now), [].as_slice())
+            [].as_slice()
         }
     };
+    let agent = Agent::resume(config, opened.resume, seed, now);
     let orphans: Vec<_> = opened.owner.orphans().iter().map(|it| (it.seat, it.generation, it.pid)).collect();
     let bridge = Bridge::new(agent, opened.owner, rules(world), kept);
     let (commands, command_queue) = crossbeam_channel::unbounded();

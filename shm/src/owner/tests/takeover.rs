@@ -84,6 +84,40 @@ fn an_action_that_died_with_the_sidecar_is_computed_again_but_one_that_was_start
     assert_eq!(side.owner.stats().counter(Counter::DroppedActions), 0);
 }
 
+/// Another job in the same region: sequences and epochs started anew there once, and what the surviving worker said of
+/// the last job's observation was taken for the new job's.
+#[test]
+fn a_late_answer_to_the_last_jobs_observation_is_no_answer_to_this_jobs() {
+    let (mut side, mut worker) = pair();
+    side.owner.journal().connected();
+    side.owner.journal().note_byte(clock::now());
+    side.owner.journal().session_opened(&SessionId::new("last").unwrap(), Epoch(1));
+    side.observe(1, b"old");
+    let old = observation(&mut worker);
+    let (directory, geometry) = (Arc::clone(&side.directory), side.owner.geometry());
+    drop(side);
+    let mut side = Side::of(directory, &geometry, &crate::testing::identity(2), clock::now());
+    assert!(matches!(side.found, Found::Replaced { .. }), "{:?}", side.found);
+    assert!(old.cancelled(), "its session is over, and the worker can see it");
+    // The survivor has its seat still, and gets what the new job's first session asks.
+    let epoch = side.resume.epoch.0 + 1;
+    let sequence = side.observe(epoch, b"new");
+    worker.answer(old, b"answer to old").unwrap();
+    side.settle();
+    assert_eq!(side.owner.oldest_unanswered().map(|held| held.sequence), Some(sequence));
+    assert_eq!(side.owner.stats().counter(Counter::DroppedActions), 1);
+    let new = until(|| match worker.next(Some(Duration::from_secs(5))).unwrap() {
+        Event::Observation(seen) => Some(seen),
+        _ => {
+            side.serve();
+            None
+        }
+    });
+    assert_eq!(new.payload(), b"new");
+    worker.answer(new, b"answer to new").unwrap();
+    assert_eq!(side.action(), (sequence, b"answer to new".to_vec()));
+}
+
 /// Found by simulation: the worker reported a failure, and the sidecar died before the policy's answer had left. Nobody
 /// would ever have answered.
 #[test]
