@@ -35,7 +35,7 @@ use crate::journal::{Journal, SeatRecord, Standing};
 use crate::layout::{Geometry, Layout, SEATS, block, control, seat_block};
 use crate::map::Map;
 use crate::region::Header;
-use crate::slots::{Fate, Held, Ledger, Observed, SlotIndex};
+use crate::slots::{Asker, Fate, Held, Ledger, Observed, SlotIndex};
 use crate::stats::{Gauge, Stats};
 use crate::sync::Ordering;
 use crate::{clock, region};
@@ -164,8 +164,18 @@ impl Owner {
     /// An observation has arrived in a claimed slot, its payload right behind the headroom. It is kept until answered,
     /// and delivered at once to a worker that takes deliveries ([`Owner::deliver_pending`]).
     pub fn publish(&mut self, slot: SlotIndex, observed: &Observed) {
+        self.publish_for(Asker::Gateway, slot, observed);
+    }
+
+    /// As [`Owner::publish`], for an observation that the sidecar made up itself: a successor that finds it unanswered
+    /// must not send its answer to the gateway ([`Held::asker`]).
+    pub fn publish_rehearsal(&mut self, slot: SlotIndex, observed: &Observed) {
+        self.publish_for(Asker::Sidecar, slot, observed);
+    }
+
+    fn publish_for(&mut self, asker: Asker, slot: SlotIndex, observed: &Observed) {
         debug_assert!(observed.length <= self.geometry().observation_bytes);
-        self.ledger.hold(slot, observed, Fate::default(), &mut self.journal);
+        self.ledger.hold(slot, observed, asker, Fate::default(), &mut self.journal);
         self.behind = true;
         self.deliver();
         self.set_gauges();

@@ -43,6 +43,16 @@ pub struct Observed {
     pub last_byte: Instant,
 }
 
+/// Who wants an observation answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Asker {
+    /// The gateway.
+    #[default]
+    Gateway,
+    /// The sidecar itself, to warm its worker up: the answer goes no further.
+    Sidecar,
+}
+
 /// An observation that waits for its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
@@ -56,6 +66,8 @@ pub struct Held {
     pub length: u32,
     /// Workers that died while this was the observation they worked on.
     pub deaths: u32,
+    /// Who wants the answer.
+    pub asker: Asker,
 }
 
 /// An observation that a sidecar found waiting for its answer when it took the region over.
@@ -178,12 +190,20 @@ impl Ledger {
     }
 
     /// receiving -> held.
-    pub(crate) fn hold(&mut self, slot: SlotIndex, observed: &Observed, fate: Fate, journal: &mut Journal) {
+    pub(crate) fn hold(
+        &mut self,
+        slot: SlotIndex,
+        observed: &Observed,
+        asker: Asker,
+        fate: Fate,
+        journal: &mut Journal,
+    ) {
         let entry = &mut self.slots[slot.at()];
         debug_assert!(entry.receiving, "slot {} was not claimed", slot.0);
         entry.receiving = false;
         entry.record = SlotRecord {
             held: true,
+            asker,
             generation: entry.record.generation.wrapping_add(1),
             epoch: observed.epoch,
             sequence: observed.sequence,
@@ -428,6 +448,7 @@ fn held(at: usize, record: &SlotRecord) -> Held {
         sequence: record.sequence,
         length: record.length,
         deaths: u32::from(record.deaths),
+        asker: record.asker,
     }
 }
 

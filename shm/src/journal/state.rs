@@ -4,6 +4,7 @@ use sidecar_core::time::Instant;
 use sidecar_core::tunnel::{AgentId, Epoch, SessionId};
 
 use crate::layout::SEATS;
+use crate::slots::Asker;
 
 /// Who owns the region, for which job, and how far its tunnel has come.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -126,6 +127,7 @@ impl SeatRecord {
 pub(crate) struct SlotRecord {
     /// An observation lies in it, or a worker may still look at one that did.
     pub(crate) held: bool,
+    pub(crate) asker: Asker,
     /// An action for it was sent, or its session is over.
     pub(crate) answered: bool,
     /// A worker's action for it was taken out of the worker's ring.
@@ -154,6 +156,7 @@ impl SlotRecord {
     pub(super) const WORDS: usize = 10;
     pub(crate) const FREE: Self = Self {
         held: false,
+        asker: Asker::Gateway,
         answered: false,
         taken: false,
         seen: false,
@@ -183,6 +186,7 @@ impl SlotRecord {
             self.applied[0].is_some(),
             self.applied[1].is_some(),
             self.seen,
+            self.asker == Asker::Sidecar,
         ];
         let flags = flags.iter().rev().fold(0_u64, |all, flag| all << 1 | u64::from(*flag));
         let (seat, position) = self.delivered.unwrap_or_default();
@@ -210,6 +214,7 @@ impl SlotRecord {
         // Every cast takes the bits that `to_words` put there.
         Self {
             held: flag(0),
+            asker: if flag(7) { Asker::Sidecar } else { Asker::Gateway },
             answered: flag(1),
             taken: flag(2),
             seen: flag(6),

@@ -6,6 +6,7 @@ use sidecar_core::tunnel::{AgentId, Epoch, SessionId};
 use super::words::{Read, Record};
 use super::*;
 use crate::map::Map;
+use crate::slots::Asker;
 use crate::testing::blank;
 
 fn main() -> Main {
@@ -28,6 +29,7 @@ fn main() -> Main {
 fn slot(sequence: u64) -> SlotRecord {
     SlotRecord {
         held: true,
+        asker: Asker::Sidecar,
         seen: true,
         generation: 0xffff_fffe,
         epoch: Epoch(0x8000_0001),

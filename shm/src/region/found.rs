@@ -241,6 +241,7 @@ impl Dead {
                     first_byte: slot.first_byte,
                     last_byte: slot.last_byte,
                 },
+                slot.asker,
                 Fate { deaths: slot.deaths, seen: slot.seen },
                 journal,
             );

@@ -127,6 +127,8 @@ pub(crate) struct Oracle {
     seen: Vec<(u64, usize)>,
     /// Observations in the order in which the sidecar was given them.
     order: Vec<usize>,
+    /// Looks of workers at the warm-up's observation.
+    rehearsals: usize,
     /// Replies of the failure policy that are due at most.
     pub(crate) replies_due: u32,
     replied: bool,
@@ -159,6 +161,9 @@ pub(crate) fn action(number: usize, worker: u32, length: usize) -> Vec<u8> {
 /// What `--on-failure reply` says.
 pub(crate) const REPLY: &[u8] = b"RPL no action";
 
+/// What `--warmup-payload` holds, and what a worker answers it with.
+pub(crate) const WARMUP: &[u8] = b"WRM a first pass";
+
 const fn pattern(number: usize, index: usize) -> u8 {
     (number.wrapping_mul(31) ^ index.wrapping_mul(7) ^ index >> 8) as u8
 }
@@ -180,6 +185,7 @@ impl Oracle {
             empties: Vec::new(),
             seen: Vec::new(),
             order: Vec::new(),
+            rehearsals: 0,
             replies_due: 0,
             replied: false,
             drained: false,
@@ -194,7 +200,15 @@ impl Oracle {
             let waits = it.started == 0 && !self.sessions[it.session].closed_for_sure;
             it.consumed && it.length <= SLOT_BYTES as usize && (it.views > 0 || waits)
         };
-        self.deliveries.iter().filter(holds).count()
+        self.deliveries.iter().filter(holds).count() + self.rehearsals
+    }
+
+    /// A worker looks at it no more; `None`: at the warm-up's.
+    pub(crate) fn looks_away(&mut self, delivery: Option<usize>) {
+        match delivery {
+            Some(delivery) => self.deliveries[delivery].views -= 1,
+            None => self.rehearsals -= 1,
+        }
     }
 }
 
@@ -351,6 +365,9 @@ impl World {
             Ok((name, payload)) => (name.to_owned(), payload),
             Err(why) => return self.fail(format!("the sidecar sends {why}")),
         };
+        if payload == WARMUP {
+            return self.fail("the answer to --warmup-payload leaves for the gateway".into());
+        }
         if payload == REPLY {
             // One may be sent again to unfreeze the simulator, like any action.
             let since = self.now - self.conns[at].since;
@@ -492,6 +509,13 @@ impl World {
         }
         self.known_by(session, epoch);
         Some(number)
+    }
+
+    /// A worker takes the warm-up's observation.
+    pub(crate) fn oracle_rehearses(&mut self, worker: u32, sequence: u64) {
+        self.note(|| format!("worker {worker} takes the warm-up's observation (sequence {sequence})"));
+        self.oracle.rehearsals += 1;
+        self.coverage.row("--warmup-payload");
     }
 
     /// A worker is told of a session.

@@ -75,6 +75,8 @@ pub(crate) struct Plan {
     /// Inference, and loading the model.
     pub(crate) think: u64,
     pub(crate) load: u64,
+    /// `--warmup-payload`.
+    pub(crate) warmup_payload: bool,
     /// The warm-up round trip with an empty session id.
     pub(crate) round_trip: bool,
     /// `queued` after `ready`.
@@ -138,6 +140,7 @@ impl Plan {
             oversize: if random.once_in(8) { 4 } else { u64::MAX },
             think: random.pick(&[100 * MICRO, 5 * MILLI, 300 * MILLI]),
             load: random.pick(&[MILLI, 500 * MILLI, 8 * SECOND]),
+            warmup_payload: random.once_in(3),
             round_trip: random.once_in(4),
             queued: random.once_in(4),
             first_dial: if random.once_in(8) {

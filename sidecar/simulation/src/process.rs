@@ -22,7 +22,7 @@ use sidecar_shm::spin::{Mode, Spin};
 use crate::driver::{SimulatedDriver, Stopped};
 use crate::fault::Fault;
 use crate::gateway::Case;
-use crate::oracle::REPLY;
+use crate::oracle::{REPLY, WARMUP};
 use crate::plan::{ACTION_BYTES, FirstDial, MILLI, Policy, SECOND, SLOT_BYTES};
 use crate::world::{JOB, START, World};
 
@@ -195,7 +195,8 @@ fn rules(world: &World) -> Rules {
         Policy::Reply => FailurePolicy::Reply(REPLY.to_vec()),
         Policy::Close => FailurePolicy::Close,
     };
-    Rules { on_failure, worker_timeout: world.plan.worker_timeout, ..Rules::default() }
+    let warmup_payload = world.plan.warmup_payload.then(|| WARMUP.to_vec());
+    Rules { on_failure, worker_timeout: world.plan.worker_timeout, warmup_payload }
 }
 
 impl World {

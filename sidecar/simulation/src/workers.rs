@@ -15,7 +15,7 @@ use sidecar_shm::simulation::{self, Attach, Died, Fuse};
 use sidecar_shm::worker::{AttachOptions, Event as FromSidecar, Observation, Worker, WorkerError};
 use tokio::sync::oneshot;
 
-use crate::oracle;
+use crate::oracle::{self, WARMUP};
 use crate::plan::{ACTION_BYTES, MILLI, Policy, SECOND};
 use crate::world::{Event, World};
 
@@ -33,7 +33,8 @@ pub(crate) struct Process {
     stopped_until: u64,
     /// Its pid is still taken.
     pub(crate) in_table: bool,
-    current: Option<(Observation, usize, u64)>,
+    /// What it is at: the delivery, `None` for the warm-up's, and when it has the answer.
+    current: Option<(Observation, Option<usize>, u64)>,
     /// What came while it waited for room.
     inbox: VecDeque<FromSidecar>,
     /// It waits for room in its ring; when it looks again.
@@ -48,7 +49,7 @@ pub(crate) struct Process {
     warmups: u32,
     cold_starts: u32,
     /// Deliveries that it has taken.
-    seen: Vec<usize>,
+    seen: Vec<Option<usize>>,
     fuse: Option<u32>,
     /// What its next handshake is answered.
     mailbox: Option<Attach>,
@@ -354,9 +355,16 @@ impl World {
     fn take(&mut self, at: usize, observation: Observation) {
         let number = self.workers[at].number;
         let (epoch, sequence) = (observation.epoch().0, observation.sequence());
-        let taken =
-            self.oracle_taken(number, epoch, sequence, observation.redelivered(), observation.payload());
-        let Some(delivery) = taken else { return };
+        let delivery = if observation.payload() == WARMUP {
+            self.oracle_rehearses(number, sequence);
+            None
+        } else {
+            let again = observation.redelivered();
+            match self.oracle_taken(number, epoch, sequence, again, observation.payload()) {
+                None => return,
+                delivery => delivery,
+            }
+        };
         self.workers[at].seen.push(delivery);
         let mut think = 1 + self.random.below(2 * self.plan.think);
         if core::mem::take(&mut self.next_is_late) {
@@ -379,7 +387,8 @@ impl World {
         }
         self.workers[at].blocked = false;
         let Some((observation, delivery, _)) = self.workers[at].current.take() else { return false };
-        if observation.payload().len() >= 12
+        if let Some(delivery) = delivery
+            && observation.payload().len() >= 12
             && observation.payload() != oracle::observation(delivery, self.oracle.deliveries[delivery].length)
         {
             self.fail(format!(
@@ -389,11 +398,13 @@ impl World {
         if observation.cancelled() {
             self.coverage.row("worker sees that its session is over");
         }
-        let fails = core::mem::take(&mut self.next_fails);
+        // On the warm-up's it would be the end of the job.
+        let fails = delivery.is_some() && core::mem::take(&mut self.next_fails);
         let length = 16 + self.random.below(u64::from(ACTION_BYTES) - 15) as usize;
-        let action = oracle::action(delivery, number, length);
-        self.oracle.deliveries[delivery].views -= 1;
-        if fails {
+        let action =
+            delivery.map_or_else(|| WARMUP.to_vec(), |delivery| oracle::action(delivery, number, length));
+        self.oracle.looks_away(delivery);
+        if let Some(delivery) = delivery.filter(|_| fails) {
             self.oracle_failed(delivery);
         }
         let it = &mut self.workers[at];
@@ -408,11 +419,12 @@ impl World {
         } else {
             worker.answer(observation, &action)
         };
-        if !fails {
+        if let Some(delivery) = delivery.filter(|_| !fails) {
             self.oracle.deliveries[delivery].answered = true;
         }
         self.note(|| {
-            format!("worker {number} {} observation {delivery}", if fails { "fails on" } else { "answers" })
+            let what = delivery.map_or_else(|| "the warm-up's".into(), |delivery| delivery.to_string());
+            format!("worker {number} {} observation {what}", if fails { "fails on" } else { "answers" })
         });
         if let Err(error) = said {
             self.fail(format!("worker {number} can't answer: {error}"));
@@ -520,7 +532,7 @@ impl World {
         let it = &mut self.workers[at];
         it.in_table = false;
         for delivery in core::mem::take(&mut it.seen) {
-            self.oracle.deliveries[delivery].views -= 1;
+            self.oracle.looks_away(delivery);
         }
         for (seat, generation) in core::mem::take(&mut self.workers[at].watched) {
             self.tell_end(seat, generation, 0);

@@ -26,7 +26,7 @@ use sidecar_core::tunnel::AgentId;
 use sidecar_shm::attach::Candidate;
 use sidecar_shm::layout::RING_CAPACITY;
 use sidecar_shm::owner::{Owner, SeatGrant, SeatRefused};
-use sidecar_shm::slots::{Held, SlotIndex};
+use sidecar_shm::slots::{Asker, Held, SlotIndex};
 
 mod announce;
 mod events;
@@ -178,7 +178,8 @@ impl Bridge {
         let geometry = owner.geometry();
         let slots = geometry.observation_slots as usize;
         let slot_length = (HEADROOM + geometry.observation_bytes) as usize;
-        let waiting = kept.iter().map(Waiting::from).collect::<Vec<_>>();
+        let asked = kept.iter().filter(|held| held.asker == Asker::Gateway);
+        let waiting = asked.map(Waiting::from).collect::<Vec<_>>();
         let mut bridge = Self {
             agent: Box::new(agent),
             owner,
@@ -200,6 +201,7 @@ impl Bridge {
             effects: VecDeque::with_capacity(8),
         };
         bridge.take_up_state();
+        bridge.take_up_warmup(kept);
         bridge
     }
 

@@ -8,7 +8,7 @@ use core::ptr;
 use sidecar_core::agent::HEADROOM;
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::Epoch;
-use sidecar_shm::slots::Observed;
+use sidecar_shm::slots::{Asker, Held, Observed};
 
 use super::{Bridge, Effect};
 
@@ -22,6 +22,19 @@ pub(super) struct Warmup {
 }
 
 impl Bridge {
+    /// A dead predecessor left its payload with the worker. It is waited for instead of a second one: the survivor may
+    /// be at it, or has answered it already, and a model's first pass is long. Of use is one at most, and none once
+    /// the worker was said to be warm.
+    pub(super) fn take_up_warmup(&mut self, kept: &[Held]) {
+        for held in kept.iter().filter(|held| held.asker == Asker::Sidecar) {
+            if self.warmup.sequence.is_none() && !self.agent.is_warm() {
+                self.warmup.sequence = Some(held.sequence);
+            } else {
+                self.owner.answered(held.sequence);
+            }
+        }
+    }
+
     /// The gateway asked for the warm-up: the payload goes to the worker, once.
     pub(super) fn start_warmup(&mut self, now: Instant) {
         let Some(payload) = &self.rules.warmup_payload else { return };
@@ -39,7 +52,8 @@ impl Bridge {
         let sequence = self.agent.take_sequence();
         self.warmup.sequence = Some(sequence);
         let epoch = Epoch::default();
-        self.owner.publish(slot, &Observed { epoch, sequence, length, first_byte: now, last_byte: now });
+        self.owner
+            .publish_rehearsal(slot, &Observed { epoch, sequence, length, first_byte: now, last_byte: now });
     }
 
     /// The worker says that it is warm; the gateway hears of it once the payload has been answered too.

@@ -230,3 +230,25 @@ fn what_a_worker_may_have_seen_is_flagged_in_a_region_made_anew_as_well() {
     assert_eq!((first.sequence(), first.redelivered(), first.payload()), (seen, true, &b"seen"[..]));
     assert_eq!((second.sequence(), second.redelivered()), (unseen, false));
 }
+
+#[test]
+fn an_observation_of_the_sidecars_own_is_known_as_such_after_a_crash_and_in_a_region_made_anew() {
+    let mut side = Side::new(&SMALL);
+    side.owner.journal().note_byte(clock::now());
+    let now = clock::now();
+    let observed = Observed { epoch: Epoch(0), sequence: 1, length: 0, first_byte: now, last_byte: now };
+    let slot = side.owner.claim_slot().unwrap();
+    side.owner.publish_rehearsal(slot, &observed);
+    let slot = side.owner.claim_slot().unwrap();
+    side.owner.publish(slot, &Observed { sequence: 2, ..observed });
+    let askers = |side: &Side| match &side.found {
+        Found::TakenOver { kept, .. } => kept.iter().map(|held| held.asker).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    let side = side.crash_and_restart();
+    assert_eq!(askers(&side), [Asker::Sidecar, Asker::Gateway]);
+    let directory = Arc::clone(&side.directory);
+    drop(side);
+    let larger = Geometry { observation_bytes: 2 * SMALL.observation_bytes, ..SMALL };
+    assert_eq!(askers(&Side::at(directory, &larger, clock::now())), [Asker::Sidecar, Asker::Gateway]);
+}
