@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-use sidecar_shm::attach::{Connection, HANDSHAKE, Listener, Pending};
+use sidecar_shm::attach::{Candidate, Connection, HANDSHAKE, HelloError, Listener, Pending};
 use sidecar_shm::owner::{Orphan, SeatGrant, SeatRefused};
 use tokio::sync::oneshot;
 
@@ -55,15 +55,10 @@ pub(super) async fn watch_orphan(shared: Rc<Shared>, orphan: Orphan) {
 }
 
 async fn welcome(shared: Rc<Shared>, mut pending: Pending) {
-    // The handshake has its own deadline, and blocks: it gets a thread of the blocking pool.
-    let hello = tokio::task::spawn_blocking(move || {
-        let candidate = pending.wait_hello(HANDSHAKE);
-        candidate.map(|candidate| (pending, candidate))
-    });
-    let (pending, candidate) = match hello.await {
-        Ok(Ok(hello)) => hello,
+    let candidate = match tokio::time::timeout(HANDSHAKE, hello(&mut pending)).await {
+        Ok(Ok(candidate)) => candidate,
         Ok(Err(error)) => return tracing::warn!(%error, "a connection to the attach socket was refused"),
-        Err(error) => return tracing::error!(%error, "the attach handshake failed"),
+        Err(_) => return tracing::warn!("a process connected to the attach socket and did not say hello"),
     };
     let (reply, answer) = oneshot::channel();
     shared.frame_loop.send(Command::Join { candidate, reply });
@@ -72,6 +67,17 @@ async fn welcome(shared: Rc<Shared>, mut pending: Pending) {
         Ok(Err(refused)) => refuse(pending, &refused),
         // The frame loop has ended, and the process with it.
         Err(_) => {}
+    }
+}
+
+/// Waits for the first thing that a process says.
+async fn hello(pending: &mut Pending) -> Result<Candidate, HelloError> {
+    let readable = Readable::new(pending.as_fd()).map_err(HelloError::Silent)?;
+    loop {
+        if let Some(candidate) = pending.poll_hello()? {
+            return Ok(candidate);
+        }
+        readable.wait().await.map_err(HelloError::Silent)?;
     }
 }
 

@@ -9,16 +9,17 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use crossbeam_channel::Sender;
-use sidecar_core::agent::DialFailure;
 use sidecar_shm::attach::Listener;
 use sidecar_shm::owner::{DoorbellHandle, Orphan};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::config::{Target, Token, TokenSources};
 use crate::frame_loop::{Command, Request};
+use dial::{Dialler, Wish};
 
 mod attach;
 mod child;
+mod dial;
 mod metrics;
 mod readable;
 mod signals;
@@ -162,13 +163,16 @@ async fn serve(
         let keeper = child::Keeper::new(worker, shm, survivors);
         tokio::task::spawn_local(keeper.run(Rc::clone(&shared)))
     });
-    let mut dialler = Dialler { target, tokens, token };
+    let (wishes, wished) = watch::channel(Wish::default());
+    let frame_loop = shared.frame_loop.clone();
+    let dialler = Dialler::new(target, tokens, token);
+    tokio::task::spawn_local(dialler.serve(wished, move |command| frame_loop.send(command)));
     let mut open = true;
     let wind_down = loop {
         tokio::select! {
             wind_down = &mut end => break wind_down.unwrap_or(WindDown::EndWorker),
             request = requests.recv(), if open => match request {
-                Some(request) => answer(request, &mut dialler, &shared).await,
+                Some(request) => answer(request, &wishes, &shared),
                 // The frame loop has ended, and how follows.
                 None => open = false,
             }
@@ -181,11 +185,10 @@ async fn serve(
     }
 }
 
-async fn answer(request: Request, dialler: &mut Dialler, shared: &Shared) {
+fn answer(request: Request, wishes: &watch::Sender<Wish>, shared: &Shared) {
     match request {
         Request::Dial { dial, reread_token } => {
-            let answer = dialler.prepare(reread_token).await;
-            shared.frame_loop.send(Command::Dial { dial, answer });
+            wishes.send_replace(Wish { dial, reread_token });
         }
         Request::WorkerReady => {
             shared.ready.send_replace(true);
@@ -193,35 +196,6 @@ async fn answer(request: Request, dialler: &mut Dialler, shared: &Shared) {
         Request::DropWorker { why } => {
             tracing::warn!(%why, "ending the worker's attachment");
             shared.drop_worker.notify_waiters();
-        }
-    }
-}
-
-/// Name resolution and the token, for each dial anew.
-#[derive(Debug)]
-struct Dialler {
-    target: Target,
-    tokens: TokenSources,
-    token: Token,
-}
-
-impl Dialler {
-    async fn prepare(&mut self, reread_token: bool) -> Result<(Vec<SocketAddr>, Token), DialFailure> {
-        if reread_token {
-            match self.tokens.read() {
-                Ok(token) => self.token = token,
-                Err(failure) => tracing::warn!(%failure, "the token sources could not be read again"),
-            }
-        }
-        match tokio::net::lookup_host((self.target.host.as_str(), self.target.port)).await {
-            Ok(addresses) => {
-                let addresses: Vec<_> = addresses.collect();
-                if addresses.is_empty() { Err(DialFailure::Dns) } else { Ok((addresses, self.token.clone())) }
-            }
-            Err(error) => {
-                tracing::warn!(host = %self.target.host, %error, "the gateway's name cannot be resolved");
-                Err(DialFailure::Dns)
-            }
         }
     }
 }
