@@ -5,7 +5,9 @@ use core::time::Duration;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use sidecar_shm::spin::Mode;
 
@@ -16,7 +18,7 @@ use crate::worker::WorkerArgs;
 /// Stands between a simulation gateway and an inference worker: owns the tunnel, hands observations over in shared
 /// memory.
 #[derive(Debug, Parser)]
-#[command(name = "sidecar", version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(name = "sidecar", version, subcommand_negates_reqs = true)]
 pub struct Cli {
     /// Everything but the main job.
     #[command(subcommand)]
@@ -27,6 +29,31 @@ pub struct Cli {
     /// How it talks.
     #[command(flatten)]
     pub talk: TalkArgs,
+}
+
+impl Cli {
+    /// Reads the command line. How the process talks may be said before a subcommand; what belongs to the main job may
+    /// not.
+    ///
+    /// # Errors
+    /// What clap has to say about it, also when that is the help.
+    pub fn read(
+        arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Self, clap::Error> {
+        let mut command = Self::command();
+        let matches = command.try_get_matches_from_mut(arguments)?;
+        if let Some((name, _)) = matches.subcommand() {
+            let given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+            let ours = RunArgs::augment_args(clap::Command::new("sidecar"));
+            if let Some(argument) = ours.get_arguments().find(|argument| given(argument.get_id().as_str())) {
+                let argument = argument.get_long().unwrap_or("");
+                let text =
+                    format!("--{argument} belongs to the main job, not to \"{name}\": leave one of them out");
+                return Err(command.error(ErrorKind::ArgumentConflict, text));
+            }
+        }
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
 }
 
 /// How the process talks on stderr.
@@ -107,8 +134,8 @@ pub struct RunArgs {
     /// File with an observation that the worker gets before `ready`, so that a forward pass really runs
     #[arg(long, value_name = "FILE")]
     pub warmup_payload: Option<PathBuf>,
-    /// Stay as a parent that starts the sidecar again when it dies of a signal; the next one takes region, worker and
-    /// session over
+    /// Stay as a parent that starts the sidecar again when it crashes (a signal, a panic); the next one takes region,
+    /// worker and session over
     #[arg(long)]
     pub supervise: bool,
     /// Serve counters over HTTP in Prometheus' text format
@@ -301,13 +328,16 @@ fn duration_or_off(text: &str) -> Result<MaybeDuration, String> {
 mod tests {
     use super::*;
 
+    fn read(arguments: &[&str]) -> Result<Cli, clap::Error> {
+        Cli::read([&["sidecar"], arguments].concat())
+    }
+
     fn run(arguments: &[&str]) -> RunArgs {
-        Cli::try_parse_from([&["sidecar"], arguments].concat()).unwrap().run
+        read(arguments).unwrap().run
     }
 
     #[test]
     fn the_definition_holds_together() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 
@@ -320,8 +350,38 @@ mod tests {
 
     #[test]
     fn the_region_is_required_for_the_main_job_and_for_nothing_else() {
-        assert!(Cli::try_parse_from(["sidecar"]).is_err());
-        assert!(Cli::try_parse_from(["sidecar", "demo"]).is_ok());
+        assert!(read(&[]).is_err());
+        assert!(read(&["demo"]).is_ok());
+    }
+
+    #[test]
+    fn how_it_talks_may_be_said_before_a_subcommand_and_behind_it() {
+        for (arguments, level) in [
+            (&["demo"][..], Level::Normal),
+            (&["-q", "demo"], Level::Quiet),
+            (&["demo", "-q"], Level::Quiet),
+            (
+                &["--verbose", "--log-format", "json", "worker", "--policy", "echo", "--shm", "/x"],
+                Level::Verbose,
+            ),
+            (&["-q", "--shm", "/x"], Level::Quiet),
+        ] {
+            let cli = read(arguments).unwrap();
+            assert_eq!(cli.talk.level(), level, "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_the_main_job_is_refused_before_a_subcommand() {
+        for (arguments, named) in [
+            (&["--shm", "/x", "demo"][..], "--shm belongs"),
+            (&["-q", "--supervise", "stat", "--shm", "/x"], "--supervise"),
+            (&["--ping-after", "1s", "demo"], "--ping-after"),
+        ] {
+            let error = read(arguments).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{arguments:?}");
+            assert!(error.to_string().contains(named), "{error}");
+        }
     }
 
     #[test]
@@ -331,7 +391,7 @@ mod tests {
         assert_eq!(run.timers.timers().ping_after, Duration::from_millis(500));
         assert_eq!(run.failure.unfreeze, MaybeDuration(None));
         assert_eq!(run.failure.worker_timeout, MaybeDuration(Some(Duration::from_secs(3))));
-        assert!(Cli::try_parse_from(["sidecar", "--shm", "/x", "--dial-timeout", "soon"]).is_err());
+        assert!(read(&["--shm", "/x", "--dial-timeout", "soon"]).is_err());
     }
 
     #[test]
@@ -339,11 +399,11 @@ mod tests {
         assert_eq!(run(&["--shm", "/x"]).spin, Mode::Auto);
         assert_eq!(run(&["--shm", "/x", "--spin", "off"]).spin, Mode::Off);
         assert_eq!(run(&["--shm", "/x", "--spin", "50"]).spin, Mode::Fixed(Duration::from_micros(50)));
-        assert!(Cli::try_parse_from(["sidecar", "--shm", "/x", "--spin", "-1"]).is_err());
+        assert!(read(&["--shm", "/x", "--spin", "-1"]).is_err());
     }
 
     #[test]
     fn a_configured_reply_needs_its_bytes() {
-        assert!(Cli::try_parse_from(["sidecar", "--shm", "/x", "--on-failure", "reply"]).is_err());
+        assert!(read(&["--shm", "/x", "--on-failure", "reply"]).is_err());
     }
 }

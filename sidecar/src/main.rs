@@ -2,14 +2,13 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use sidecar::cli::{Cli, Command};
 use sidecar::exit::Exit;
 use sidecar::log::Format;
 use sidecar::report::Failure;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => {
             // A closed stream is nobody to tell. Help and version are no failure.
