@@ -357,11 +357,12 @@ impl FrameLoop {
                 let now = clock::now();
                 let due = [bridge.poll_timeout(), *hang_up].into_iter().flatten().min();
                 let timeout = [due.map(|due| due.since(now)), bridge.must_poll()].into_iter().flatten().min();
-                let idle = bridge.arm() && commands.is_empty();
-                let wait = if idle && !waiting.busy { Wait::Block(timeout) } else { Wait::Poll };
+                // One that never sleeps is not rung either: each ring would cost the worker a system call.
+                let sleeps = !waiting.busy && bridge.arm() && commands.is_empty();
+                let wait = if sleeps { Wait::Block(timeout) } else { Wait::Poll };
                 let result = driver.turn(wait, completions);
                 bridge.disarm();
-                if idle {
+                if sleeps {
                     bridge.owner().stats().count(Counter::Sleeps);
                     waiting.spin.slept(clock::now().since(now));
                 }

@@ -2,6 +2,7 @@
 
 mod support;
 
+use sidecar_shm::stats::Counter;
 use support::{FAST, FAST_GATEWAY, Gateway, Region, Running, main_job, sidecar, with_worker};
 
 const UNKNOWN_CONTROL: &str = "control frame of the unknown type \"evaluating\"";
@@ -51,6 +52,21 @@ fn play(
 fn cases_are_solved_with_and_without_pictures() {
     solved(&["--cases", "2"], &[]);
     solved(&["--cases", "1", "--payload", "786432"], &[]);
+}
+
+/// What `stat` calls a sleep is a system call that waits: a loop that never makes one has none.
+#[test]
+fn a_busy_loop_counts_no_sleeps() {
+    for io in ["uring", "epoll"] {
+        let region = Region::new();
+        let gateway = Gateway::start(&["--cases", "1"]);
+        let mut command = main_job(&region, &gateway.endpoint);
+        command.args(["--busy-poll", "--io", io]);
+        with_worker(&mut command, "cartpole");
+        let (code, said) = Running::start(&mut command).finish();
+        assert_eq!(code, 0, "{said}");
+        assert_eq!(region.noted().counter(Counter::Sleeps), 0, "{said}");
+    }
 }
 
 #[test]
