@@ -18,6 +18,9 @@ pub enum Exit {
 }
 
 impl Exit {
+    /// Each there is.
+    pub const ALL: [Self; 4] = [Self::Done, Self::Failed, Self::Interrupted, Self::Terminated];
+
     /// The number the shell sees.
     pub const fn code(self) -> u8 {
         match self {

@@ -1,8 +1,8 @@
-//! `--supervise`: a parent that starts the sidecar again when it dies of a signal.
+//! `--supervise`: a parent that starts the sidecar again when it crashes.
 //!
 //! It is the same program without the flag, in a process group of its own, so that Ctrl-C reaches it once: through
 //! this parent, which passes on what it is sent. An end that the sidecar chose, whatever its exit code, is this
-//! parent's end as well; so is any end after a signal that asks for one. Nothing is known here of tunnels or regions:
+//! parent's end as well; so is any end after a signal that asks for one. A start that fails is tried again. Nothing is known here of tunnels or regions:
 //! what the next sidecar takes over is in the region of the dead one.
 
 use core::time::Duration;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
@@ -22,6 +22,9 @@ use crate::report::Failure;
 const FLAG: &str = "--supervise";
 /// The first restart comes at once: the gateway keeps a session for 30 s (tunnel contract A.5). Further ones double.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// What to do where the system refuses something that every process needs.
+const SHORT: &str =
+    "raise the limits on open files and processes (ulimit -n, ulimit -u), or start it without --supervise";
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A sidecar that lived this long starts the pauses anew.
 const HEALTHY: Duration = Duration::from_secs(60);
@@ -29,48 +32,45 @@ const HEALTHY: Duration = Duration::from_secs(60);
 /// Keeps the sidecar of this command line running; gives its exit code.
 ///
 /// # Errors
-/// It cannot be started, or signals cannot be watched.
+/// It cannot be started even once, or signals cannot be watched.
 pub fn run() -> Result<ExitCode, Failure> {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| "sidecar".into());
     let arguments = without_flag(arguments);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new("no runtime for --supervise").because(error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+        Failure::new("--supervise: the system gave no event queue to wait with").because(error).hint(SHORT)
+    })?;
     runtime.block_on(keep(&name, &arguments))
 }
 
 async fn keep(name: &OsString, arguments: &[OsString]) -> Result<ExitCode, Failure> {
     let mut signals = Signals::watch()?;
     let mut pause = None;
+    let mut started_once = false;
     loop {
         let started = Instant::now();
-        let mut child = Command::new(program())
-            .arg0(name)
-            .args(arguments)
-            .process_group(0)
-            .spawn()
-            .map_err(|error| Failure::new("the sidecar cannot be started").because(error))?;
-        let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
-        tracing::info!(pid = child.id(), "supervising");
-        let status = loop {
-            tokio::select! {
-                status = child.wait() => break status,
-                number = signals.next() => if let Some(pid) = pid {
-                    // Not reaped yet, so the pid is still its own.
-                    let _ = kill_process(pid, number);
-                },
+        let spawned = Command::new(program()).arg0(name).args(arguments).process_group(0).spawn();
+        let why = match spawned {
+            Ok(child) => {
+                started_once = true;
+                let status = watch(child, &mut signals).await?;
+                if let Some(code) = final_code(status, signals.asked) {
+                    return Ok(ExitCode::from(code));
+                }
+                format!("the sidecar died: {status}")
+            }
+            // What could be started before can be again, once the system has what it is short of.
+            Err(error) if started_once => format!("the sidecar cannot be started: {error}"),
+            Err(error) => {
+                return Err(Failure::new("--supervise: the sidecar cannot be started")
+                    .because(error)
+                    .hint(SHORT));
             }
         };
-        let status = status.map_err(|error| Failure::new("the sidecar cannot be watched").because(error))?;
-        if let Some(code) = final_code(status, signals.asked) {
-            return Ok(ExitCode::from(code));
-        }
         if started.elapsed() > HEALTHY {
             pause = None;
         }
-        tracing::error!(%status, pause = ?pause.unwrap_or(Duration::ZERO), "the sidecar died; starting it again");
+        tracing::error!(%why, pause = ?pause.unwrap_or(Duration::ZERO), "starting the sidecar again");
         if let Some(time) = pause {
             tokio::select! {
                 () = tokio::time::sleep(time) => {}
@@ -84,18 +84,36 @@ async fn keep(name: &OsString, arguments: &[OsString]) -> Result<ExitCode, Failu
     }
 }
 
-/// What Rust's runtime exits with after a panic.
-const PANICKED: i32 = 101;
+/// Waits for the child's end, and passes on what this process is sent.
+async fn watch(mut child: Child, signals: &mut Signals) -> Result<ExitStatus, Failure> {
+    let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+    tracing::info!(pid = child.id(), "supervising");
+    loop {
+        tokio::select! {
+            status = child.wait() => {
+                return status.map_err(|error| {
+                    Failure::new("--supervise: the sidecar's end cannot be learnt").because(error).hint(
+                        "see whether it still runs (`sidecar stat --shm PATH` names its pid) before you start another",
+                    )
+                });
+            }
+            number = signals.next() => if let Some(pid) = pid {
+                // Not reaped yet, so the pid is still its own.
+                let _ = kill_process(pid, number);
+            },
+        }
+    }
+}
 
-/// The exit code to end with; `None`: the sidecar panicked, or died of a signal that nobody asked for.
+/// The exit code to end with; `None`: the sidecar died of a signal that nobody asked for, or ended with a code that is
+/// none of its own, as after a panic (101) or where the loader found a library missing (127).
 fn final_code(status: ExitStatus, asked: Option<Exit>) -> Option<u8> {
-    match (status.code(), asked) {
-        // A panic is a crash too.
-        (Some(PANICKED), None) => None,
-        // An exit code is a byte.
-        (Some(code), _) => Some(code as u8),
-        (None, Some(exit)) => Some(exit.code()),
-        (None, None) => None,
+    let chosen = |code: &u8| Exit::ALL.iter().any(|exit| exit.code() == *code);
+    // An exit code is a byte.
+    let code = status.code().map(|code| code as u8);
+    match asked {
+        None => code.filter(chosen),
+        Some(exit) => Some(code.unwrap_or(exit.code())),
     }
 }
 
@@ -126,8 +144,11 @@ struct Signals {
 
 impl Signals {
     fn watch() -> Result<Self, Failure> {
-        let watch =
-            |kind| signal(kind).map_err(|error| Failure::new("signals cannot be watched for").because(error));
+        let watch = |kind| {
+            signal(kind).map_err(|error| {
+                Failure::new("--supervise: signals cannot be watched for").because(error).hint(SHORT)
+            })
+        };
         Ok(Self {
             interrupt: watch(SignalKind::interrupt())?,
             terminate: watch(SignalKind::terminate())?,
@@ -161,13 +182,15 @@ mod tests {
     }
 
     #[test]
-    fn only_a_death_by_signal_that_nobody_asked_for_is_no_end() {
+    fn an_end_that_neither_the_sidecar_chose_nor_anybody_asked_for_is_none() {
         let exited = |code: i32| ExitStatus::from_raw(code << 8);
         let killed = ExitStatus::from_raw(9);
         assert_eq!(final_code(exited(0), None), Some(0));
         assert_eq!(final_code(exited(1), None), Some(1));
         assert_eq!(final_code(exited(130), Some(Exit::Interrupted)), Some(130));
         assert_eq!(final_code(killed, None), None);
+        assert_eq!(final_code(exited(101), None), None);
+        assert_eq!(final_code(exited(127), None), None);
         assert_eq!(final_code(killed, Some(Exit::Terminated)), Some(143));
     }
 }

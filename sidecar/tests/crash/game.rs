@@ -253,7 +253,7 @@ impl Game {
     pub(crate) fn kill_owner(&self) {
         self.expect_early_redial();
         let pid = self.owner_pid();
-        rustix::process::kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+        kill(pid);
         wait_for("another owner", || self.owner_pid() != pid);
     }
 
@@ -316,6 +316,11 @@ impl Game {
         assert!(self.region.leftovers().is_empty(), "{:?}\n{said}", self.region.leftovers());
         (tally, report, said)
     }
+}
+
+/// SIGKILL.
+pub(crate) fn kill(pid: u32) {
+    rustix::process::kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
 }
 
 /// Whether there is such a process, other than as a zombie.

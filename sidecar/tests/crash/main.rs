@@ -8,11 +8,16 @@ mod support;
 
 mod game;
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
 use rustix::process::Signal;
-use sidecar_shm::stats::Counter;
+use sidecar_shm::stats::{Counter, Stats};
 
 use game::{Game, rounds};
-use support::{Running, wait_for};
+use support::{FAST, FAST_GATEWAY, Gateway, Region, Running, main_job, wait_for, with_worker};
 
 /// The gateway asks a step again if an exchange was lost.
 const REASK: [&str; 4] = ["--on-lost", "reask", "--reask-after", "300ms"];
@@ -109,7 +114,7 @@ fn a_cut_with_a_stalling_simulator_is_unfrozen() {
 fn three_deaths_on_one_observation_leave_it_to_the_failure_policy() {
     let directory = tempfile::tempdir().unwrap();
     let reply = directory.path().join("reply");
-    std::fs::write(&reply, [1]).unwrap();
+    fs::write(&reply, [1]).unwrap();
     let reply = reply.to_str().unwrap();
     let mut game = Game::start(&STALL, &["--on-failure", "reply", "--failure-reply", reply]);
     game.expect(&["3 workers died on one observation"]);
@@ -172,6 +177,44 @@ fn a_supervised_sidecar_comes_back_by_itself_and_the_worker_ends_with_it() {
         wait_for("the worker's end", || !game::is_running(worker));
         tally
     });
+}
+
+/// The program may be in the middle of being replaced: that ends no supervision.
+#[test]
+fn a_supervisor_that_cannot_start_the_next_sidecar_tries_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("sidecar");
+    let allow = |mode| fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_sidecar"), &program).unwrap();
+    let region = Region::new();
+    region.expect(&["connection lost: closed right after the upgrade"]);
+    let gateway =
+        Gateway::start(&[&FAST_GATEWAY[..], &REASK, &["--cases", "1", "--step-delay", "3ms"]].concat());
+    let mut command = main_job(&region, &gateway.endpoint);
+    command.args(FAST).arg("--supervise");
+    with_worker(&mut command, "cartpole");
+    let mut running = Running::start(&mut from(&program, &command));
+    running.await_stderr("session open");
+    allow(0o644);
+    game::kill(Stats::open_read_only(&region.path()).unwrap().owner.unwrap().pid);
+    running.await_stderr("the sidecar cannot be started");
+    allow(0o755);
+    let (code, said) = running.finish();
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(gateway.report()["solved"], 1, "{said}");
+}
+
+/// The same command with another program.
+fn from(program: &Path, command: &Command) -> Command {
+    let mut other = Command::new(program);
+    other.args(command.get_args()).stdin(Stdio::null());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => other.env(name, value),
+            None => other.env_remove(name),
+        };
+    }
+    other
 }
 
 #[test]
