@@ -21,7 +21,6 @@ mod uplink;
 
 use core::time::Duration;
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -105,7 +104,8 @@ impl Owner {
         journal: Journal,
         ledger: Ledger,
         past: [Option<SeatRecord>; SEATS],
-    ) -> io::Result<Self> {
+        doorbell: DoorbellHandle,
+    ) -> Self {
         let map = &parts.map;
         let since = journal.main().owner_since;
         map.word32(control::OWNER_GENERATION).store(journal.main().owner_generation, Ordering::Release);
@@ -115,7 +115,7 @@ impl Owner {
         let mut owner = Self {
             stats: Stats::new(Arc::clone(map)),
             errors: ErrorLog::new(Arc::clone(map)),
-            doorbell: DoorbellHandle::new()?,
+            doorbell,
             parts,
             journal,
             ledger,
@@ -127,7 +127,7 @@ impl Owner {
         owner.settle_past_seats();
         owner.wake_worker();
         owner.set_gauges();
-        Ok(owner)
+        owner
     }
 
     /// Number and size of the slots.

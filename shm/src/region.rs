@@ -33,7 +33,7 @@ use sidecar_core::tunnel::AgentId;
 use crate::journal::{Journal, Main, Past};
 use crate::layout::{Geometry, GeometryError, SEATS, block, control, seat_block};
 use crate::map::Map;
-use crate::owner::{Owner, Parts};
+use crate::owner::{DoorbellHandle, Owner, Parts};
 use crate::slots::{KeptSlot, Ledger, SessionKept};
 use crate::sync::Ordering;
 use crate::sys;
@@ -216,6 +216,8 @@ pub fn create(
     if path.file_name().is_none() {
         return Err(CreateError::NotARegion { path: path.to_owned(), what: "a directory" });
     }
+    // Before there is anything to leave behind.
+    let doorbell = DoorbellHandle::new().map_err(CreateError::io("making a doorbell for", path))?;
     build::sweep(path);
     let mut looks = 0;
     for _ in 0..ATTEMPTS {
@@ -231,11 +233,11 @@ pub fn create(
             }
         };
         let opened = match found {
-            Existing::Nothing => fresh(path, geometry, identity, now)?,
+            Existing::Nothing => fresh(path, geometry, identity, &doorbell, now)?,
             Existing::Changed => None,
             Existing::Dead(dead) => match dead.usable(geometry) {
-                Ok(past) => Some(take_over(path, dead, &past, identity, now)?),
-                Err(why) => replace(path, dead, &why, geometry, identity, now)?,
+                Ok(past) => Some(take_over(path, dead, &past, identity, &doorbell, now)?),
+                Err(why) => replace(path, dead, &why, geometry, identity, &doorbell, now)?,
             },
         };
         if let Some(opened) = opened {
@@ -264,6 +266,7 @@ fn fresh(
     path: &Path,
     geometry: &Geometry,
     identity: &Identity,
+    doorbell: &DoorbellHandle,
     now: Instant,
 ) -> Result<Option<Opened>, CreateError> {
     let built = Built::new(path, geometry)?;
@@ -271,8 +274,7 @@ fn fresh(
     let journal = Journal::write(Arc::clone(&built.map), main);
     let ledger = Ledger::new(geometry.observation_slots);
     let Some(parts) = built.publish_new(path)? else { return Ok(None) };
-    let owner = Owner::new(parts, journal, ledger, [None; SEATS])
-        .map_err(CreateError::io("making a doorbell for", path))?;
+    let owner = Owner::new(parts, journal, ledger, [None; SEATS], doorbell.clone());
     let (agent, resume) = (identity.agent.clone(), Resume::default());
     Ok(Some(Opened { owner, found: Found::Fresh, resume, agent, note: None }))
 }
@@ -283,6 +285,7 @@ fn take_over(
     dead: Dead,
     past: &Past,
     identity: &Identity,
+    doorbell: &DoorbellHandle,
     now: Instant,
 ) -> Result<Opened, CreateError> {
     let parts: Parts = dead.into_parts(path)?;
@@ -301,8 +304,7 @@ fn take_over(
     let seats = past.seats.map(Some);
     let agent = journal.main().agent.clone();
     let held = ledger.kept();
-    let owner =
-        Owner::new(parts, journal, ledger, seats).map_err(CreateError::io("making a doorbell for", path))?;
+    let owner = Owner::new(parts, journal, ledger, seats, doorbell.clone());
     Ok(match session {
         Ok((resume, age)) => {
             Opened { owner, found: Found::TakenOver { kept: held, age }, resume, agent, note: None }
@@ -344,6 +346,7 @@ fn replace(
     why: &str,
     geometry: &Geometry,
     identity: &Identity,
+    doorbell: &DoorbellHandle,
     now: Instant,
 ) -> Result<Option<Opened>, CreateError> {
     let built = Built::new(path, geometry)?;
@@ -370,8 +373,7 @@ fn replace(
     };
     let kept = ledger.kept();
     let Some(parts) = built.publish_over(path, &dead)? else { return Ok(None) };
-    let owner = Owner::new(parts, journal, ledger, [None; SEATS])
-        .map_err(CreateError::io("making a doorbell for", path))?;
+    let owner = Owner::new(parts, journal, ledger, [None; SEATS], doorbell.clone());
     let opened = match session {
         Ok((resume, age)) => {
             let note = Some(format!("the region was made anew: {why}"));

@@ -42,13 +42,14 @@ pub fn start(format: Format, level: Level) {
         Level::Normal => "info",
         Level::Verbose => "debug",
     };
+    start_writer();
     let wish = std::env::var("SIDECAR_LOG").ok().filter(|wish| !wish.is_empty());
     let filter = wish.and_then(|wish| wish.parse().ok()).unwrap_or_else(|| EnvFilter::new(default));
     let colour =
         std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && io::stderr().is_terminal();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(Lines::start)
+        .with_writer(|| Lines)
         .log_internal_errors(false)
         .with_target(false)
         .with_timer(SystemTime);
@@ -72,30 +73,29 @@ enum Job {
 
 static QUEUED: OnceLock<Sender<Job>> = OnceLock::new();
 
+/// Starts the thread: now, since one that starts with the first line inherits what the thread that says it has been
+/// pinned to.
+fn start_writer() {
+    QUEUED.get_or_init(|| {
+        let (sender, jobs) = bounded(QUEUE);
+        let writer = thread::Builder::new().name("log".into()).spawn(move || {
+            for job in jobs {
+                match job {
+                    // A closed stderr is nobody to tell.
+                    Job::Line(line) => drop(io::stderr().write_all(&line)),
+                    Job::Told(told) => drop(told.send(())),
+                }
+            }
+        });
+        // Without a thread the queue has no reader, and every line is lost: the run is worth more.
+        drop(writer);
+        sender
+    });
+}
+
 /// The way into the queue.
 #[derive(Debug)]
 struct Lines;
-
-impl Lines {
-    fn start() -> Self {
-        QUEUED.get_or_init(|| {
-            let (sender, jobs) = bounded(QUEUE);
-            let writer = thread::Builder::new().name("log".into()).spawn(move || {
-                for job in jobs {
-                    match job {
-                        // A closed stderr is nobody to tell.
-                        Job::Line(line) => drop(io::stderr().write_all(&line)),
-                        Job::Told(told) => drop(told.send(())),
-                    }
-                }
-            });
-            // Without a thread the queue has no reader, and every line is lost: the run is worth more.
-            drop(writer);
-            sender
-        });
-        Self
-    }
-}
 
 impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

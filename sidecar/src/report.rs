@@ -26,6 +26,14 @@ impl Failure {
         self
     }
 
+    /// Adds a typed error: its cause, and the next step that stands behind its last semicolon, or else `hint`.
+    #[must_use]
+    pub fn because_and_hint(self, error: impl fmt::Display, hint: &str) -> Self {
+        let text = error.to_string();
+        let (why, hint) = text.rsplit_once("; ").unwrap_or((&text, hint));
+        self.because(why).hint(hint)
+    }
+
     /// Adds the next step.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -64,6 +72,13 @@ impl core::error::Error for Failure {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_typed_errors_next_step_becomes_the_hint() {
+        let failure = |text: &str| Failure::new("no").because_and_hint(text, "think").to_string();
+        assert_eq!(failure("it is full; empty it"), "error: no\n  why: it is full\n  hint: empty it");
+        assert_eq!(failure("it is full"), "error: no\n  why: it is full\n  hint: think");
+    }
 
     #[test]
     fn a_failure_reads_as_what_why_and_next_step() {

@@ -1,69 +1,125 @@
 //! The main job: `sidecar --shm PATH ...`, from settings to exit code.
+//!
+//! The start has an order: what can be refused is tried before anything is made, and what was made before a failure is
+//! unmade, so that a start that fails leaves no region and no worker behind. Only a region that was taken over stays
+//! for the next one.
 
+use std::io;
 use std::path::Path;
 use std::sync::mpsc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::io::Errno;
 use sha1::{Digest, Sha1};
-use sidecar_core::agent::{Agent, Config, Limits, Outcome};
-use sidecar_core::tunnel::AgentId;
+use sidecar_core::agent::{Agent, Outcome};
 use sidecar_shm::attach::Listener;
 use sidecar_shm::clock;
-use sidecar_shm::layout::Geometry;
-use sidecar_shm::region::{self, Found, Identity};
+use sidecar_shm::region::{self, CreateError, Found, Identity, Opened};
 use sidecar_shm::spin::Spin;
 
-use crate::bridge::{Bridge, FailurePolicy, Rules};
-use crate::cli::{OnFailure, RunArgs};
-use crate::config::{self, Lookup, Target, TokenSources};
+use crate::bridge::Bridge;
+use crate::cli::RunArgs;
+use crate::config;
 use crate::control::{self, Host, Signalled, WindDown};
-use crate::driver::{self, Preference, SocketOptions};
+use crate::driver::{self, Choice, Preference, SocketOptions};
 use crate::exit::Exit;
-use crate::frame_loop::{FrameLoop, Waiting};
+use crate::frame_loop::{Command, FrameLoop, Requests, Waiting};
 use crate::report::Failure;
 
-/// Everything that was asked for, checked.
-#[derive(Debug)]
-struct Settings {
-    target: Target,
-    config: Config,
-    rules: Rules,
-    geometry: Geometry,
-    tokens: TokenSources,
-    token: config::Token,
-}
+mod affinity;
+mod settings;
+
+use affinity::Affinity;
+use settings::Settings;
 
 /// Runs until the job is over, a signal asks for the end, or nothing more can be done.
 ///
 /// # Errors
 /// Whatever keeps it from starting, and each end that is not the user's or the gateway's wish.
 pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
-    check_gpu(&args.gpu)?;
     let shm = args.shm.as_deref().expect("clap requires --shm");
-    let settings = settle(args)?;
-    sidecar_shm::guard::install()
-        .map_err(|error| Failure::new("no handler for a damaged region").because(error))?;
+    let settings = settings::settle(args)?;
+    sidecar_shm::guard::install().map_err(|error| {
+        Failure::new("a handler for a damaged region (SIGBUS) cannot be installed")
+            .because(error)
+            .hint("another handler in this process, or a seccomp profile, is in the way: allow sigaction")
+    })?;
+    // The frame loop and the worker may spin at the same time. Measured before this thread is pinned, which would leave
+    // it one core to count.
+    let waiting = Waiting { spin: Spin::measure(args.spin, 2), busy: args.busy_poll };
+    let affinity = args.cpu.map(Affinity::pin).transpose()?;
     let now = clock::now();
     let identity = Identity {
         job_endpoint_hash: hash(settings.config.job.as_str(), &settings.target.shown),
         agent: settings.config.agent.clone(),
     };
-    let opened = region::create(shm, &settings.geometry, &identity, now)
-        .map_err(|error| Failure::new(format!("no region at {}", shm.display())).because(error))?;
+    let opened =
+        region::create(shm, &settings.geometry, &identity, now).map_err(|error| no_region(shm, &error))?;
+    let mut config = settings.config.clone();
+    config.agent = opened.agent.clone();
+    tell_found(&opened);
+    let agent = Agent::resume(config, opened.resume.clone(), config::random(), now);
+    let Settings { rules, token, .. } = &settings;
+    let (token_source, rules) = (token.source().to_owned(), rules.clone());
+    let started = match start(args, shm, settings, affinity, &opened, agent.is_warm()) {
+        Ok(started) => started,
+        Err(failure) => {
+            // What a dead sidecar left stays for the next one, with the worker that waits for it.
+            if !matches!(opened.found, Found::TakenOver { .. }) && opened.owner.orphans().is_empty() {
+                opened.owner.close();
+            }
+            return Err(failure);
+        }
+    };
+    let kept = match &opened.found {
+        Found::TakenOver { kept, .. } => kept.as_slice(),
+        _ => &[],
+    };
+    let socket_options = SocketOptions { user_timeout: agent.config().timers.dead_after };
+    let bridge = Bridge::new(agent, opened.owner, rules, kept);
+    let Started { choice, commands, requests, control, end, signalled } = started;
+    let frame_loop = FrameLoop::new(bridge, choice.driver, commands, requests, socket_options, waiting);
+    let played = frame_loop.run();
+    // However it ended, the control thread ends the worker before the process goes, unless a successor takes it over.
+    let wind_down = match &played {
+        Ok((Outcome::Left, _)) => WindDown::LeaveWorker,
+        _ => WindDown::EndWorker,
+    };
+    // A control thread that panicked winds nothing down any more.
+    let _ = end.send(wind_down);
+    let panicked = control.join().is_err();
+    let (outcome, bridge) = played?;
+    if panicked {
+        return Err(Failure::new("the control thread panicked")
+            .because("a bug; what it said is above")
+            .hint("look whether the worker has ended, and report this with the log"));
+    }
+    finish(outcome, bridge, signalled.exit(), &token_source)
+}
+
+fn no_region(shm: &Path, error: &CreateError) -> Failure {
+    let failure = Failure::new(format!("no region at {}", shm.display()));
+    match error {
+        CreateError::Io { what, path, source } if is_short(source) => failure
+            .because(format!("{what} {}: {source}", path.display()))
+            .hint("raise the limit on open files (ulimit -n), or close some elsewhere"),
+        error => failure
+            .because_and_hint(error, "choose another --shm, in a directory on a tmpfs that you may write"),
+    }
+}
+
+/// The process, or the system, has no descriptor left.
+fn is_short(error: &io::Error) -> bool {
+    let short = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
+    short.contains(&error.raw_os_error())
+}
+
+/// Says what was found under the region's path.
+fn tell_found(opened: &Opened) {
     if let Some(note) = &opened.note {
         tracing::info!("{note}");
     }
-    let listener = Listener::bind(shm).map_err(|error| {
-        Failure::new(format!("workers cannot be let in at {}.sock", shm.display()))
-            .because(error)
-            .hint("free that path, or choose a shorter one for --shm")
-    })?;
-    let mut config = settings.config;
-    config.agent = opened.agent.clone();
-    let timers = config.timers;
-    let seed = config::random();
-    let kept = match &opened.found {
+    match &opened.found {
         Found::TakenOver { kept, age } => {
             let seconds = age.as_secs_f32();
             tracing::info!(
@@ -71,20 +127,38 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
                 kept = kept.len(),
                 "took over the region of a sidecar that ended {seconds:.1} s ago"
             );
-            kept.as_slice()
         }
-        Found::Replaced { why } => {
-            tracing::info!(%why, "replaced what was found at the region's path");
-            [].as_slice()
-        }
-        Found::Fresh => [].as_slice(),
-    };
-    let agent = Agent::resume(config, opened.resume, seed, now);
-    let orphans = opened.owner.orphans();
-    let bridge = Bridge::new(agent, opened.owner, settings.rules, kept);
-    let doorbell = bridge.owner().doorbell_handle();
-    let choice = driver::choose(args.io, bridge.owner().doorbell())?;
-    let uring = choice.driver.name() == "uring";
+        Found::Replaced { why } => tracing::info!(%why, "replaced what was found at the region's path"),
+        Found::Fresh => {}
+    }
+}
+
+/// What runs beside the frame loop, and how it is reached.
+struct Started {
+    choice: Choice,
+    commands: crossbeam_channel::Receiver<Command>,
+    requests: Requests,
+    control: JoinHandle<()>,
+    end: tokio::sync::oneshot::Sender<WindDown>,
+    signalled: Signalled,
+}
+
+/// Everything that can fail once there is a region. After a failure nothing of it is left.
+fn start(
+    args: &RunArgs,
+    shm: &Path,
+    settings: Settings,
+    affinity: Option<Affinity>,
+    opened: &Opened,
+    warm: bool,
+) -> Result<Started, Failure> {
+    let owner = &opened.owner;
+    let listener = Listener::bind(shm).map_err(|error| {
+        Failure::new(format!("workers cannot be let in at {}.sock", shm.display()))
+            .because(error)
+            .hint("free that path, or choose another one for --shm, a shorter one if it is too long")
+    })?;
+    let choice = driver::choose(args.io, owner.doorbell())?;
     tracing::info!(
         io = choice.driver.name(),
         why = %choice.why,
@@ -94,9 +168,11 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
         token = settings.token.source(),
         "starting"
     );
-
-    let token_source = settings.token.source().to_owned();
-    let (commands, command_queue) = crossbeam_channel::unbounded();
+    let host = match choice.driver.name() {
+        "uring" if args.io != Preference::Epoll => Host::Uring,
+        _ => Host::Plain,
+    };
+    let (command_sender, commands) = crossbeam_channel::unbounded();
     let (requests, request_queue) = tokio::sync::mpsc::unbounded_channel();
     let (end, ended) = tokio::sync::oneshot::channel();
     let signalled = Signalled::default();
@@ -106,48 +182,40 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
         token: settings.token,
         worker: args.worker.clone(),
         shm: shm.to_owned(),
-        orphans,
+        orphans: owner.orphans(),
         listener,
-        warm: bridge.agent().is_warm(),
+        warm,
         metrics: args.metrics,
     };
-    let host = if uring && args.io != Preference::Epoll { Host::Uring } else { Host::Plain };
+    let way = (command_sender, owner.doorbell_handle());
+    let (runs, running) = mpsc::channel();
     let signals = signalled.clone();
-    let (control_ended, control_result) = mpsc::channel();
+    let refused = |error| {
+        Failure::new("the control thread cannot start")
+            .because(error)
+            .hint("raise the limits on open files and threads (ulimit -n, ulimit -u), then start it again")
+    };
     let control = thread::Builder::new()
         .name("control".into())
         .spawn(move || {
-            let result = control::run(setup, host, (commands, doorbell), request_queue, ended, signals);
-            // The main thread waits for this before it ends the process.
-            let _ = control_ended.send(result);
+            // Whoever waits for it is this function.
+            let tell = |result| drop(runs.send(result));
+            if let Some(Err(error)) = affinity.map(Affinity::undo) {
+                return tell(Err(error));
+            }
+            control::run(setup, host, way, request_queue, ended, signals, tell);
         })
-        .map_err(|error| Failure::new("no thread for the control side").because(error))?;
-
-    let socket_options = SocketOptions { user_timeout: timers.dead_after };
-    // The frame loop and the worker may spin at the same time. Measured before this thread is pinned, which would leave
-    // it one core to count.
-    let waiting = Waiting { spin: Spin::measure(args.spin, 2), busy: args.busy_poll };
-    if let Some(core) = args.cpu {
-        pin(core)?;
-    }
-    let frame_loop = FrameLoop::new(bridge, choice.driver, command_queue, requests, socket_options, waiting);
-    let played = frame_loop.run();
-    // However it ended, the control thread ends the worker before the process goes, unless a successor takes it over.
-    let wind_down = match &played {
-        Ok((Outcome::Left, _)) => WindDown::LeaveWorker,
-        _ => WindDown::EndWorker,
+        .map_err(refused)?;
+    let began = match running.recv() {
+        Ok(began) => began,
+        Err(_) => Err(io::Error::other("it panicked; see above")),
     };
-    // A control thread that could not start has nothing to wind down.
-    let _ = end.send(wind_down);
-    let control_result = control_result.recv();
-    let (outcome, bridge) = played?;
-    if control.join().is_err() {
-        return Err(Failure::new("the control thread panicked").hint("report this, with the log above"));
+    if let Err(error) = began {
+        // With it goes what it was given: the attach socket.
+        let _ = control.join();
+        return Err(refused(error));
     }
-    if let Ok(Err(error)) = control_result {
-        return Err(Failure::new("the control thread could not start").because(error));
-    }
-    finish(outcome, bridge, signalled.exit(), &token_source)
+    Ok(Started { choice, commands, requests, control, end, signalled })
 }
 
 fn finish(
@@ -169,109 +237,6 @@ fn finish(
             _ => Err(outcome_failure(&outcome, token_source)),
         },
     }
-}
-
-/// Pins this thread, which becomes the frame loop; the control thread and the worker stay where they are.
-fn pin(core: usize) -> Result<(), Failure> {
-    let mut set = CpuSet::new();
-    if core < CpuSet::MAX_CPU {
-        set.set(core);
-    }
-    sched_setaffinity(None, &set).map_err(|error| {
-        Failure::new(format!("--cpu {core}: the frame loop cannot be pinned there"))
-            .because(error)
-            .hint("name a core that this process may use; `taskset -p $$` shows them")
-    })
-}
-
-fn check_gpu(gpu: &str) -> Result<(), Failure> {
-    if gpu == "none" {
-        return Ok(());
-    }
-    Err(Failure::new(format!("--gpu {gpu}: this version cannot use a GPU itself"))
-        .because("page-locking and GPU discovery are not part of it yet")
-        .hint("use --gpu none; the worker may use any GPU it sees"))
-}
-
-fn settle(args: &RunArgs) -> Result<Settings, Failure> {
-    let lookup = Lookup::new(args.env_file.clone())?;
-    let job = args.job.clone().or_else(|| lookup.value("JOB_UUID")).ok_or_else(|| {
-        Failure::new("no job")
-            .because("neither --job nor JOB_UUID is set")
-            .hint("pass the job response's uuid with --job")
-    })?;
-    let job = config::parse_job(&job)?;
-    let endpoint = args.endpoint.clone().or_else(|| lookup.value("TUNNEL_ENDPOINT"));
-    let target = config::parse_endpoint(endpoint.as_deref().unwrap_or(config::DEFAULT_ENDPOINT))?;
-    let agent = match &args.agent {
-        None => config::fresh_agent_id(),
-        Some(agent) => parse_agent(agent)?,
-    };
-    let tokens = TokenSources { file: args.token_file.clone(), env_file: lookup.path() };
-    let token = tokens.read()?;
-    let geometry = Geometry {
-        observation_slots: args.region.slots,
-        observation_bytes: args.region.slot_bytes.next_multiple_of(4096),
-        action_slots: args.region.action_slots,
-        action_bytes: args.region.action_bytes,
-    };
-    let rules = Rules {
-        on_failure: failure_policy(args, geometry.action_bytes)?,
-        worker_timeout: args.failure.worker_timeout.0,
-        warmup_payload: args
-            .warmup_payload
-            .as_deref()
-            .map(|path| read_payload("--warmup-payload", path, geometry.observation_bytes, "--slot-bytes"))
-            .transpose()?,
-    };
-    let config = Config {
-        endpoint: target.endpoint.clone(),
-        job,
-        agent,
-        timers: args.timers.timers(),
-        limits: Limits { slot_bytes: geometry.observation_bytes, ..Limits::default() },
-        unfreeze: args.failure.unfreeze.0,
-        wedge_after: args.failure.wedge_after.0,
-        fresh_agent_on_wedge: args.failure.fresh_agent_on_wedge,
-        wait_for_slot: args.failure.wait_for_slot,
-    };
-    Ok(Settings { target, config, rules, geometry, tokens, token })
-}
-
-fn parse_agent(text: &str) -> Result<AgentId, Failure> {
-    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte));
-    AgentId::new(text).ok().filter(|_| plain && !text.is_empty()).ok_or_else(|| {
-        Failure::new(format!("the agent id \"{}\" cannot be used", text.escape_debug()))
-            .because("it has to be 1 to 64 letters, digits, '-', '_', '.' or '~'")
-            .hint("leave --agent out: a UUID is generated")
-    })
-}
-
-fn failure_policy(args: &RunArgs, action_bytes: u32) -> Result<FailurePolicy, Failure> {
-    match (args.failure.on_failure, &args.failure.failure_reply) {
-        (OnFailure::Hold, _) => Ok(FailurePolicy::Hold),
-        (OnFailure::Close, _) => Ok(FailurePolicy::Close),
-        (OnFailure::Reply, path) => {
-            let path = path.as_deref().expect("clap requires --failure-reply with --on-failure reply");
-            read_payload("--failure-reply", path, action_bytes, "--action-bytes").map(FailurePolicy::Reply)
-        }
-    }
-}
-
-/// Reads a file whose bytes have to fit a slot of `most` bytes.
-fn read_payload(flag: &str, path: &Path, most: u32, limit_flag: &str) -> Result<Vec<u8>, Failure> {
-    let shown = path.display();
-    let bytes = std::fs::read(path).map_err(|error| {
-        Failure::new(format!("{flag} {shown} cannot be read"))
-            .because(error)
-            .hint("name a file that can be read")
-    })?;
-    if bytes.len() > most as usize {
-        return Err(Failure::new(format!("{flag} {shown} has {} bytes", bytes.len()))
-            .because(format!("at most {most} fit a slot"))
-            .hint(format!("raise {limit_flag}")));
-    }
-    Ok(bytes)
 }
 
 /// What makes a predecessor's journal ours: the same job at the same endpoint.

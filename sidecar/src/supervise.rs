@@ -2,8 +2,8 @@
 //!
 //! It is the same program without the flag, in a process group of its own, so that Ctrl-C reaches it once: through
 //! this parent, which passes on what it is sent. An end that the sidecar chose, whatever its exit code, is this
-//! parent's end as well; so is any end after a signal that asks for one. A start that fails is tried again. Nothing is known here of tunnels or regions:
-//! what the next sidecar takes over is in the region of the dead one.
+//! parent's end as well; so is any end after a signal that asks for one. A start that fails is tried again. Nothing is
+//! known here of tunnels or regions: what the next sidecar takes over is in the region of the dead one.
 
 use core::time::Duration;
 use std::ffi::OsString;
@@ -113,7 +113,7 @@ fn final_code(status: ExitStatus, asked: Option<Exit>) -> Option<u8> {
     let code = status.code().map(|code| code as u8);
     match asked {
         None => code.filter(chosen),
-        Some(exit) => Some(code.unwrap_or(exit.code())),
+        Some(exit) => Some(code.unwrap_or_else(|| exit.code())),
     }
 }
 

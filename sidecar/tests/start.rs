@@ -255,6 +255,68 @@ fn a_full_tmpfs_is_reported_with_what_is_needed_and_nothing_stays() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
+/// A worker that leaves word of itself, for a start that must not come so far.
+fn with_witness(command: &mut Command, region: &Region) -> std::path::PathBuf {
+    let witness = region.path().with_file_name("witness");
+    command.args(["--", "sh", "-c", "echo $$ > \"$0\"; exec sleep 1000"]).arg(&witness);
+    witness
+}
+
+#[test]
+fn a_start_that_is_refused_leaves_neither_region_nor_worker() {
+    let refusals: [(&[&str], &[&str]); 2] = [
+        (&["--cpu", "4000"], &["--cpu 4000", "taskset"]),
+        (&[], &["workers cannot be let in", "obs0.sock", "in the way"]),
+    ];
+    for (arguments, says) in refusals {
+        let region = Region::new();
+        let in_the_way = region.path().with_file_name("obs0.sock");
+        fs::write(&in_the_way, "somebody's notes").unwrap();
+        let mut command = main_job(&region, NOBODY);
+        command.args(arguments);
+        with_witness(&mut command, &region);
+        fails(&mut command, says);
+        assert_eq!(region.leftovers(), ["obs0.sock"]);
+        assert_eq!(fs::read_to_string(&in_the_way).unwrap(), "somebody's notes");
+    }
+}
+
+/// However few files it may open, a start fails in order: with a reason and a next step, and nothing left behind.
+#[test]
+fn a_start_with_too_few_descriptors_leaves_nothing_wherever_it_fails() {
+    let mut failed = std::collections::BTreeSet::new();
+    for io in ["uring", "epoll", "auto"] {
+        for files in 4..24 {
+            let region = Region::new();
+            region.expect(&["connection lost: dial failed"]);
+            let mut job = main_job(&region, NOBODY);
+            job.args(["--io", io, "--dial-timeout", "50ms", "--metrics", "127.0.0.1:0"]);
+            let witness = with_witness(&mut job, &region);
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("ulimit -n {files}; exec \"$@\""), "sh"]);
+            command.arg(job.get_program()).args(job.get_args()).env("JOB_TOKEN", TOKEN).env("NO_COLOR", "1");
+            let (code, said) = Running::start(&mut command).finish();
+            if code == 127 {
+                // The loader needs some for itself.
+                continue;
+            }
+            assert_eq!(code, 1, "{io}, {files} files: {said}");
+            assert!(said.contains("error:") && said.contains("hint:"), "{io}, {files} files: {said}");
+            let error = said.lines().find(|line| line.starts_with("error:")).unwrap();
+            failed.insert(error.replace(&region.path().display().to_string(), "PATH"));
+            // A worker may have been started where the run came so far; it has ended with it.
+            if let Ok(pid) = fs::read_to_string(&witness) {
+                assert!(!Path::new(&format!("/proc/{}", pid.trim())).exists(), "{io}, {files} files: {said}");
+                fs::remove_file(&witness).unwrap();
+            }
+            assert!(region.leftovers().is_empty(), "{io}, {files} files: {:?}\n{said}", region.leftovers());
+        }
+    }
+    println!("{failed:#?}");
+    assert!(failed.iter().any(|error| error.contains("--io uring")), "{failed:#?}");
+    assert!(failed.iter().any(|error| error.contains("control thread")), "{failed:#?}");
+}
+
 #[test]
 fn a_worker_that_cannot_be_started_ends_the_run() {
     let region = Region::new();

@@ -14,7 +14,7 @@ pub struct DoorbellHandle {
 }
 
 impl DoorbellHandle {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         Ok(Self { fd: Arc::new(eventfd()?) })
     }
 

@@ -5,6 +5,7 @@
 
 use core::net::SocketAddr;
 use std::ffi::OsString;
+use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -104,8 +105,8 @@ pub enum Host {
 /// Runs until `end` is received, then does with the child worker what that says. If the sender is gone the worker is
 /// ended.
 ///
-/// # Errors
-/// The runtime could not be made.
+/// `tell` is called once: with an error when there is no runtime, and then nothing was begun; else before anything
+/// that others could see.
 pub fn run(
     setup: Setup,
     host: Host,
@@ -113,26 +114,41 @@ pub fn run(
     requests: mpsc::UnboundedReceiver<Request>,
     end: oneshot::Receiver<WindDown>,
     signalled: Signalled,
-) -> std::io::Result<()> {
+    tell: impl FnOnce(io::Result<()>),
+) {
+    let runtime = match Runtime::new(host) {
+        Ok(runtime) => runtime,
+        Err(error) => return tell(Err(error)),
+    };
     let to_frame_loop = ToFrameLoop::new(frame_loop.0, frame_loop.1);
-    let body = serve(setup, to_frame_loop, requests, end, signalled);
-    match host {
-        Host::Uring => {
-            if let Ok(runtime) = tokio_uring::Runtime::new(&tokio_uring::builder()) {
-                runtime.block_on(body);
-                return Ok(());
-            }
-            // The driver's small ring fitted, this larger one does not: nothing here needs it.
-            plain(body)
-        }
-        Host::Plain => plain(body),
-    }
+    runtime.block_on(async {
+        tell(Ok(()));
+        serve(setup, to_frame_loop, requests, end, signalled).await;
+    });
 }
 
-fn plain(body: impl Future<Output = ()>) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    tokio::task::LocalSet::new().block_on(&runtime, body);
-    Ok(())
+enum Runtime {
+    Uring(tokio_uring::Runtime),
+    Plain(tokio::runtime::Runtime),
+}
+
+impl Runtime {
+    fn new(host: Host) -> io::Result<Self> {
+        if host == Host::Uring
+            && let Ok(ring) = tokio_uring::Runtime::new(&tokio_uring::builder())
+        {
+            return Ok(Self::Uring(ring));
+        }
+        // Where the driver's small ring fitted and this larger one does not: nothing here needs it.
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map(Self::Plain)
+    }
+
+    fn block_on(self, body: impl Future<Output = ()>) {
+        match self {
+            Self::Uring(ring) => ring.block_on(body),
+            Self::Plain(runtime) => tokio::task::LocalSet::new().block_on(&runtime, body),
+        }
+    }
 }
 
 async fn serve(

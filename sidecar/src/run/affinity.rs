@@ -1,0 +1,42 @@
+//! `--cpu CORE`: the thread that becomes the frame loop on a core of its own, and every other one where it may be.
+
+use std::io;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::report::Failure;
+
+/// Where the process's threads were allowed to run before one of them was pinned. New threads inherit the pin, and the
+/// worker inherits it from them: each that is not the frame loop has to undo it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Affinity(CpuSet);
+
+impl Affinity {
+    /// Pins this thread.
+    ///
+    /// # Errors
+    /// There is no such core, or it may not be used.
+    pub(super) fn pin(core: usize) -> Result<Self, Failure> {
+        let mut set = CpuSet::new();
+        if core < CpuSet::MAX_CPU {
+            set.set(core);
+        }
+        let pinned = sched_getaffinity(None).and_then(|before| {
+            sched_setaffinity(None, &set)?;
+            Ok(Self(before))
+        });
+        pinned.map_err(|error| {
+            Failure::new(format!("--cpu {core}: the frame loop cannot be pinned there"))
+                .because(error)
+                .hint("name a core that this process may use; `taskset -p $$` shows them")
+        })
+    }
+
+    /// Takes the pin off this thread.
+    ///
+    /// # Errors
+    /// What the system says: the cores of before may not be used any more.
+    pub(super) fn undo(self) -> io::Result<()> {
+        Ok(sched_setaffinity(None, &self.0)?)
+    }
+}
