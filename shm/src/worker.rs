@@ -34,6 +34,7 @@
 mod answering;
 mod attachment;
 mod many;
+mod memory;
 mod observation;
 mod uplink;
 mod wait;
@@ -57,6 +58,7 @@ use crate::spin::Spin;
 pub use answering::Answered;
 use attachment::{Attachment, Failed, Renewed};
 pub use many::{MemberError, Workers};
+pub use memory::SlotMemory;
 pub use observation::Observation;
 pub use uplink::Reservation;
 use uplink::Uplink;
@@ -418,6 +420,11 @@ impl Worker {
     /// [`Worker::region_id`] changes.
     pub fn observation_memory(&self) -> (*mut u8, usize) {
         self.attachment.observation_memory()
+    }
+
+    /// The same memory, mapped for as long as what this returns lives.
+    pub fn slot_memory(&self) -> SlotMemory {
+        SlotMemory::of(&self.attachment)
     }
 
     /// Id of the region; another one means that the sidecar made it anew and it is mapped elsewhere.

@@ -1,0 +1,147 @@
+//! Registered host ranges and device allocations.
+
+use std::collections::BTreeMap;
+
+use crate::host;
+use crate::state::{ALREADY_REGISTERED, INVALID_VALUE, NOT_REGISTERED, OUT_OF_MEMORY, State};
+
+/// Device pointers start here: no host address of a 64-bit Linux process is as high, so that using one is a fault.
+const FIRST: u64 = 0xD000_0000_0000_0000;
+/// Where the device sees registered host memory.
+const MAPPED: u64 = 0xE000_0000_0000_0000;
+/// `CU_MEMHOSTREGISTER_DEVICEMAP`.
+const DEVICEMAP: u32 = 2;
+
+/// A registered host range.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    pub(crate) length: usize,
+    flags: u32,
+}
+
+/// Memory on a device.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    device: i32,
+    bytes: Vec<u8>,
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    registered: BTreeMap<usize, Registered>,
+    allocations: BTreeMap<u64, Allocation>,
+    freed: Vec<u64>,
+    next: u64,
+}
+
+impl Memory {
+    pub(crate) fn leaks(&self) -> Vec<String> {
+        let host =
+            self.registered.iter().map(|(start, it)| format!("{} registered bytes at {start:#x}", it.length));
+        let device = self
+            .allocations
+            .iter()
+            .map(|(at, it)| format!("{} bytes of device memory at {at:#x}", it.bytes.len()));
+        host.chain(device).collect()
+    }
+
+    pub(crate) fn bytes_on(&self, device: i32) -> usize {
+        self.allocations.values().filter(|it| it.device == device).map(|it| it.bytes.len()).sum()
+    }
+
+    /// Whether the whole range is registered, none of it is, or a part (`Err`).
+    pub(crate) fn is_registered(&self, start: usize, length: usize) -> Result<bool, ()> {
+        let end = start.saturating_add(length);
+        let overlaps = |(at, it): (&usize, &Registered)| *at < end && start < at.saturating_add(it.length);
+        if !self.registered.iter().any(overlaps) {
+            return Ok(false);
+        }
+        let inside = |(at, it): (&usize, &Registered)| *at <= start && end <= at.saturating_add(it.length);
+        if self.registered.iter().any(inside) { Ok(true) } else { Err(()) }
+    }
+
+    /// The allocation that holds the whole range, and the offset in it.
+    pub(crate) fn on_device(&mut self, pointer: u64, length: usize) -> Option<&mut [u8]> {
+        let (start, allocation) = self.allocations.range_mut(..=pointer).next_back()?;
+        let offset = usize::try_from(pointer - start).ok()?;
+        allocation.bytes.get_mut(offset..offset.checked_add(length)?)
+    }
+}
+
+impl State {
+    pub(crate) fn register(&mut self, start: usize, length: usize, flags: u32) -> Result<(), u32> {
+        if start == 0 || length == 0 {
+            return self.refuse(format!("cuMemHostRegister of {length} bytes at {start:#x}"), INVALID_VALUE);
+        }
+        if !host::is_mapped(start, length) {
+            return self.refuse(
+                format!("cuMemHostRegister of {length} bytes at {start:#x}, which are not mapped"),
+                INVALID_VALUE,
+            );
+        }
+        if self.memory.is_registered(start, length) != Ok(false) {
+            return Err(ALREADY_REGISTERED);
+        }
+        self.memory.registered.insert(start, Registered { length, flags });
+        Ok(())
+    }
+
+    pub(crate) fn unregister(&mut self, start: usize) -> Result<(), u32> {
+        let Some(range) = self.memory.registered.get(&start) else {
+            return self.refuse(
+                format!("cuMemHostUnregister of {start:#x}, which is not registered"),
+                NOT_REGISTERED,
+            );
+        };
+        let length = range.length;
+        if !host::is_mapped(start, length) {
+            self.violation(format!(
+                "{length} bytes at {start:#x} were unmapped before they were unregistered"
+            ));
+        }
+        if self.streams.uses_host(start, length) {
+            self.violation(format!("{length} bytes at {start:#x} were unregistered while a copy is queued"));
+        }
+        self.memory.registered.remove(&start);
+        Ok(())
+    }
+
+    pub(crate) fn device_pointer(&mut self, address: usize) -> Result<u64, u32> {
+        let found = self.memory.registered.range(..=address).next_back();
+        let Some((start, range)) = found.filter(|(start, it)| address < *start + it.length) else {
+            self.violation(format!("cuMemHostGetDevicePointer of {address:#x}, which is not registered"));
+            return Err(NOT_REGISTERED);
+        };
+        if range.flags & DEVICEMAP == 0 {
+            self.violation(format!("cuMemHostGetDevicePointer of memory at {start:#x} that was not mapped"));
+            return Err(INVALID_VALUE);
+        }
+        Ok(MAPPED + address as u64)
+    }
+
+    pub(crate) fn allocate(&mut self, device: i32, length: usize) -> Result<u64, u32> {
+        if length == 0 {
+            self.violation("cuMemAlloc of 0 bytes".into());
+            return Err(INVALID_VALUE);
+        }
+        let total = self.device(device).map_or(0, |it| it.total);
+        if self.memory.bytes_on(device).saturating_add(length) > total {
+            return Err(OUT_OF_MEMORY);
+        }
+        let at = FIRST + self.memory.next;
+        // A gap behind each, so that running over the end meets nothing.
+        self.memory.next += (length as u64).next_multiple_of(1 << 20) + (1 << 20);
+        self.memory.allocations.insert(at, Allocation { device, bytes: vec![0xD5; length] });
+        Ok(at)
+    }
+
+    pub(crate) fn free(&mut self, at: u64) -> Result<(), u32> {
+        if self.memory.allocations.remove(&at).is_some() {
+            self.memory.freed.push(at);
+            return Ok(());
+        }
+        let what = if self.memory.freed.contains(&at) { "a second time" } else { "which is none of ours" };
+        self.refuse(format!("cuMemFree of {at:#x}, {what}"), INVALID_VALUE)
+    }
+}

@@ -1,0 +1,304 @@
+//! Streams, events, and the work that waits on them.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::host;
+use crate::state::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, State};
+
+/// Work on a stream. Host addresses are numbers here: whether they are still good is asked when it is done.
+#[derive(Clone, Debug)]
+enum Work {
+    ToDevice {
+        from: usize,
+        to: u64,
+        length: usize,
+    },
+    ToHost {
+        from: u64,
+        to: usize,
+        length: usize,
+    },
+    /// The event is reached once this is done.
+    Record {
+        event: usize,
+        round: u64,
+    },
+    /// Nothing behind it is done before the event is reached.
+    Wait {
+        event: usize,
+        round: u64,
+    },
+}
+
+#[derive(Debug, Default)]
+struct Event {
+    /// How often it was recorded, and up to which record the work is done.
+    recorded: u64,
+    reached: u64,
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    /// 0 is the stream that every context has.
+    queues: BTreeMap<usize, VecDeque<Work>>,
+    events: BTreeMap<usize, Event>,
+    /// The device in whose context a stream or an event was made.
+    homes: BTreeMap<usize, i32>,
+    next: usize,
+}
+
+/// A handle that is no address of anything.
+const FIRST_HANDLE: usize = 0xC0DE_0000;
+
+impl Streams {
+    pub(crate) fn leaks(&self) -> Vec<String> {
+        let streams =
+            self.queues.keys().filter(|handle| **handle != 0).map(|handle| format!("stream {handle:#x}"));
+        streams.chain(self.events.keys().map(|handle| format!("event {handle:#x}"))).collect()
+    }
+
+    /// Whether queued work reads or writes a part of a host range.
+    pub(crate) fn uses_host(&self, start: usize, length: usize) -> bool {
+        self.queues.values().flatten().any(|work| {
+            let (at, bytes) = match work {
+                Work::ToDevice { from, length, .. } => (*from, *length),
+                Work::ToHost { to, length, .. } => (*to, *length),
+                Work::Record { .. } | Work::Wait { .. } => return false,
+            };
+            at < start + length && start < at + bytes
+        })
+    }
+
+    fn handle(&mut self, home: Option<i32>) -> usize {
+        self.next += 16;
+        let handle = FIRST_HANDLE + self.next;
+        self.homes.extend(home.map(|home| (handle, home)));
+        handle
+    }
+
+    fn queue(&mut self, stream: usize) -> Option<&mut VecDeque<Work>> {
+        if stream == 0 {
+            return Some(self.queues.entry(0).or_default());
+        }
+        self.queues.get_mut(&stream)
+    }
+}
+
+impl State {
+    pub(crate) fn make_stream(&mut self) -> usize {
+        let handle = self.streams.handle(self.current());
+        self.streams.queues.insert(handle, VecDeque::new());
+        handle
+    }
+
+    /// CUDA lets queued work finish after the call; here it is done in it.
+    pub(crate) fn destroy_stream(&mut self, stream: usize) -> Result<(), u32> {
+        if stream == 0 {
+            return self.refuse("cuStreamDestroy of the stream that is always there".into(), INVALID_HANDLE);
+        }
+        self.finish_stream(stream, "cuStreamDestroy")?;
+        self.streams.queues.remove(&stream);
+        Ok(())
+    }
+
+    pub(crate) fn make_event(&mut self) -> usize {
+        let handle = self.streams.handle(self.current());
+        self.streams.events.insert(handle, Event::default());
+        handle
+    }
+
+    pub(crate) fn destroy_event(&mut self, event: usize) -> Result<(), u32> {
+        if self.streams.events.remove(&event).is_none() {
+            return self.refuse(format!("cuEventDestroy of {event:#x}, which is no event"), INVALID_HANDLE);
+        }
+        Ok(())
+    }
+
+    /// A stream or an event that was made in another context than the current one is refused.
+    fn at_home(&mut self, handle: usize, name: &str) -> Result<(), u32> {
+        let home = self.streams.homes.get(&handle).copied();
+        if home.is_some() && home != self.current() {
+            return self.refuse(format!("{name} with {handle:#x} of another context"), INVALID_HANDLE);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn record(&mut self, event: usize, stream: usize) -> Result<(), u32> {
+        self.at_home(event, "cuEventRecord")?;
+        let Some(known) = self.streams.events.get_mut(&event) else {
+            return self.refuse(format!("cuEventRecord of {event:#x}, which is no event"), INVALID_HANDLE);
+        };
+        known.recorded += 1;
+        let round = known.recorded;
+        self.enqueue("cuEventRecord", stream, Work::Record { event, round })
+    }
+
+    pub(crate) fn wait(&mut self, stream: usize, event: usize) -> Result<(), u32> {
+        let Some(known) = self.streams.events.get(&event) else {
+            return self
+                .refuse(format!("cuStreamWaitEvent on {event:#x}, which is no event"), INVALID_HANDLE);
+        };
+        let round = known.recorded;
+        self.enqueue("cuStreamWaitEvent", stream, Work::Wait { event, round })
+    }
+
+    pub(crate) fn copy_to_device(
+        &mut self,
+        to: u64,
+        from: usize,
+        length: usize,
+        stream: usize,
+    ) -> Result<(), u32> {
+        let pinned = self.check_copy("cuMemcpyHtoDAsync", to, from, length)?;
+        self.enqueue("cuMemcpyHtoDAsync", stream, Work::ToDevice { from, to, length })?;
+        // From pageable memory the driver copies before it returns.
+        if pinned { Ok(()) } else { self.finish_stream(stream, "cuMemcpyHtoDAsync") }
+    }
+
+    pub(crate) fn copy_to_host(
+        &mut self,
+        to: usize,
+        from: u64,
+        length: usize,
+        stream: usize,
+    ) -> Result<(), u32> {
+        let pinned = self.check_copy("cuMemcpyDtoHAsync", from, to, length)?;
+        self.enqueue("cuMemcpyDtoHAsync", stream, Work::ToHost { from, to, length })?;
+        if pinned { Ok(()) } else { self.finish_stream(stream, "cuMemcpyDtoHAsync") }
+    }
+
+    /// Whether the host side is page-locked.
+    fn check_copy(&mut self, name: &str, device: u64, host: usize, length: usize) -> Result<bool, u32> {
+        if length == 0 {
+            self.violation(format!("{name} of 0 bytes"));
+            return Err(INVALID_VALUE);
+        }
+        if self.memory.on_device(device, length).is_none() {
+            self.violation(format!("{name}: {length} bytes at {device:#x} are not on the device"));
+            return Err(INVALID_VALUE);
+        }
+        if !host::is_mapped(host, length) {
+            self.violation(format!("{name}: {length} bytes at {host:#x} are not mapped"));
+            return Err(INVALID_VALUE);
+        }
+        self.memory.is_registered(host, length).map_err(|()| {
+            self.violation(format!("{name}: only a part of {length} bytes at {host:#x} is registered"));
+            INVALID_VALUE
+        })
+    }
+
+    fn enqueue(&mut self, name: &str, stream: usize, work: Work) -> Result<(), u32> {
+        self.at_home(stream, name)?;
+        let Some(queue) = self.streams.queue(stream) else {
+            return self.refuse(format!("{name} on {stream:#x}, which is no stream"), INVALID_HANDLE);
+        };
+        queue.push_back(work);
+        Ok(())
+    }
+
+    /// Does all that is queued on a stream.
+    pub(crate) fn finish_stream(&mut self, stream: usize, name: &str) -> Result<(), u32> {
+        if self.streams.queue(stream).is_none() {
+            return self.refuse(format!("{name} of {stream:#x}, which is no stream"), INVALID_HANDLE);
+        }
+        while self.step(stream) {}
+        Ok(())
+    }
+
+    /// Asking moves a stream on by one piece of work, so that who asks long enough sees it done.
+    pub(crate) fn query_stream(&mut self, stream: usize) -> Result<(), u32> {
+        let Some(queue) = self.streams.queue(stream) else {
+            return self.refuse(format!("cuStreamQuery of {stream:#x}, which is no stream"), INVALID_HANDLE);
+        };
+        if queue.is_empty() {
+            return Ok(());
+        }
+        self.step(stream);
+        Err(NOT_READY)
+    }
+
+    /// As [`State::query_stream`], for the stream that the event was recorded on.
+    pub(crate) fn query_event(&mut self, event: usize) -> Result<(), u32> {
+        if self.is_reached(event, "cuEventQuery")? {
+            return Ok(());
+        }
+        if let Some(stream) = self.stream_of(event) {
+            self.step(stream);
+        }
+        Err(NOT_READY)
+    }
+
+    pub(crate) fn finish_event(&mut self, event: usize) -> Result<(), u32> {
+        while !self.is_reached(event, "cuEventSynchronize")? {
+            let Some(stream) = self.stream_of(event) else { return Ok(()) };
+            self.step(stream);
+        }
+        Ok(())
+    }
+
+    fn is_reached(&mut self, event: usize, name: &str) -> Result<bool, u32> {
+        let Some(known) = self.streams.events.get(&event) else {
+            self.violation(format!("{name} of {event:#x}, which is no event"));
+            return Err(INVALID_HANDLE);
+        };
+        Ok(known.reached >= known.recorded)
+    }
+
+    fn stream_of(&self, event: usize) -> Option<usize> {
+        let records = |work: &Work| matches!(work, Work::Record { event: other, .. } if *other == event);
+        self.streams.queues.iter().find(|(_, queue)| queue.iter().any(records)).map(|(stream, _)| *stream)
+    }
+
+    /// Does the next piece of work of a stream. `false`: there was none.
+    fn step(&mut self, stream: usize) -> bool {
+        let Some(work) = self.streams.queues.get(&stream).and_then(|queue| queue.front().cloned()) else {
+            return false;
+        };
+        if let Work::Wait { event, round } = work
+            && self.streams.events.get(&event).is_some_and(|known| known.reached < round)
+            && let Some(other) = self.stream_of(event)
+        {
+            return self.step(other);
+        }
+        if let Some(queue) = self.streams.queues.get_mut(&stream) {
+            queue.pop_front();
+        }
+        match work {
+            Work::ToDevice { from, to, length } => self.run_to_device(from, to, length),
+            Work::ToHost { from, to, length } => self.run_to_host(from, to, length),
+            Work::Record { event, round } => {
+                if let Some(known) = self.streams.events.get_mut(&event) {
+                    known.reached = known.reached.max(round);
+                }
+            }
+            Work::Wait { .. } => {}
+        }
+        true
+    }
+
+    fn run_to_device(&mut self, from: usize, to: u64, length: usize) {
+        if !host::is_mapped(from, length) {
+            return self
+                .violation(format!("{length} bytes at {from:#x} were unmapped before they were copied"));
+        }
+        // SAFETY: mapped (asked just now), and whoever queued the copy promised that it may be read until it is done.
+        let bytes = unsafe { host::read(from, length) };
+        match self.memory.on_device(to, length) {
+            Some(target) => target.copy_from_slice(&bytes),
+            None => self.violation(format!("{length} bytes at {to:#x} were freed before they were written")),
+        }
+    }
+
+    fn run_to_host(&mut self, from: u64, to: usize, length: usize) {
+        if !host::is_mapped(to, length) {
+            return self
+                .violation(format!("{length} bytes at {to:#x} were unmapped before they were written"));
+        }
+        let Some(bytes) = self.memory.on_device(from, length).map(|bytes| bytes.to_vec()) else {
+            return self.violation(format!("{length} bytes at {from:#x} were freed before they were copied"));
+        };
+        // SAFETY: mapped (asked just now), and whoever queued the copy promised that it may be written until it is done.
+        unsafe { host::write(to, &bytes) };
+    }
+}

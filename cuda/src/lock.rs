@@ -1,0 +1,358 @@
+//! One sidecar per GPU: a lock by the GPU's UUID, for as long as the process lives, however it ends.
+//!
+//! The lock files lie in `/dev/shm/sidecar-UID`, a directory of this user alone. (`XDG_RUNTIME_DIR` would be the usual
+//! place; but of two sidecars of one user, one started by hand and one by a service, only one may have it, and the lock
+//! would not meet.) They are `flock`s: the kernel gives them free with the process. The files stay; their text is a pid,
+//! for messages only.
+//!
+//! | file | who has it |
+//! |---|---|
+//! | `UUID.lock` | alone: the one sidecar. Shared: each of those that share |
+//! | `UUID.share-K` | alone: the sharer that has place K of N |
+//!
+//! It says nothing about other users, other containers, or programs that are no sidecar.
+
+use core::time::Duration;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, flock, fstat, mkdirat, openat};
+use rustix::io::Errno;
+
+use crate::discovery::Uuid;
+
+/// A child that a dying sidecar was just starting has its locks until it runs its program: they are looked at so
+/// often, with this pause between.
+const LOOKS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(10);
+/// Most sidecars that can share a GPU.
+pub const MOST_SHARERS: u32 = 16;
+
+/// How a GPU is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// For one sidecar.
+    Alone,
+    /// Among up to this many, each of which says the same: `2..=`[`MOST_SHARERS`].
+    Shared(u32),
+}
+
+/// Why a GPU could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Others have it.
+    #[error("the GPU {uuid} is in use by {}", holders(.pids, *.shared))]
+    InUse {
+        /// Which.
+        uuid: String,
+        /// Of those that have it, as far as they could be read.
+        pids: Vec<u32>,
+        /// They share it among each other.
+        shared: bool,
+    },
+    /// The directory is not what it has to be: somebody else made it, or let others in.
+    #[error("{} is {what}; remove it, or have its owner do so", path.display())]
+    Untrusted {
+        /// The directory, or a file in it.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// With which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn holders(pids: &[u32], shared: bool) -> String {
+    let pids = pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    match (pids.is_empty(), shared) {
+        (true, _) => "another sidecar, whose pid cannot be read".to_owned(),
+        (false, false) => format!("the sidecar with pid {pids}"),
+        (false, true) => format!("sidecars that share it, with pid {pids}"),
+    }
+}
+
+/// A GPU that is ours until this is dropped.
+#[derive(Debug)]
+pub struct GpuLock {
+    _files: Vec<File>,
+    place: Option<u32>,
+}
+
+/// The directory of this user's locks, under `base`.
+fn directory(base: &Path) -> Result<(OwnedFd, PathBuf), LockError> {
+    let uid = rustix::process::geteuid();
+    let path = base.join(format!("sidecar-{}", uid.as_raw()));
+    let failed = |source: Errno| LockError::Io { path: path.clone(), source: source.into() };
+    match mkdirat(rustix::fs::CWD, &path, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(failed(error)),
+    }
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+    let opened = match openat(rustix::fs::CWD, &path, flags, Mode::empty()) {
+        Ok(opened) => opened,
+        Err(Errno::LOOP | Errno::NOTDIR) => {
+            return Err(LockError::Untrusted { path, what: "no directory" });
+        }
+        Err(error) => return Err(failed(error)),
+    };
+    // What is looked at is what was opened, not what the name means by now.
+    let info = fstat(&opened).map_err(failed)?;
+    if info.st_uid != uid.as_raw() {
+        return Err(LockError::Untrusted { path, what: "another user's" });
+    }
+    if info.st_mode & 0o077 != 0 {
+        return Err(LockError::Untrusted { path, what: "open to other users" });
+    }
+    Ok((opened, path))
+}
+
+/// A lock file in the directory, made if it is not there.
+fn open(directory: &(OwnedFd, PathBuf), name: &str) -> Result<File, LockError> {
+    let path = directory.1.join(name);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let opened = match openat(&directory.0, name, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(opened) => opened,
+        Err(Errno::LOOP) => return Err(LockError::Untrusted { path, what: "a symbolic link" }),
+        Err(error) => return Err(LockError::Io { path, source: error.into() }),
+    };
+    let info = fstat(&opened).map_err(|error| LockError::Io { path: path.clone(), source: error.into() })?;
+    if FileType::from_raw_mode(info.st_mode) != FileType::RegularFile {
+        return Err(LockError::Untrusted { path, what: "no regular file" });
+    }
+    Ok(File::from(opened))
+}
+
+/// Whether the lock could be had. The lock's file may not be the one under its name any more (somebody tidied up):
+/// then it is none.
+fn take(
+    directory: &(OwnedFd, PathBuf),
+    name: &str,
+    operation: FlockOperation,
+) -> Result<Option<File>, LockError> {
+    let failed = |source: io::Error| LockError::Io { path: directory.1.join(name), source };
+    let file = open(directory, name)?;
+    match flock(&file, operation) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Ok(None),
+        Err(error) => return Err(failed(error.into())),
+    }
+    let ours = fstat(&file).map_err(|error| failed(error.into()))?;
+    let named = rustix::fs::statat(&directory.0, name, AtFlags::SYMLINK_NOFOLLOW);
+    if !named.is_ok_and(|named| (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino)) {
+        return Ok(None);
+    }
+    Ok(Some(file))
+}
+
+fn write_pid(directory: &(OwnedFd, PathBuf), name: &str, file: &mut File) -> Result<(), LockError> {
+    let written = (|| {
+        file.set_len(0)?;
+        file.rewind()?;
+        writeln!(file, "{}", std::process::id())
+    })();
+    written.map_err(|source| LockError::Io { path: directory.1.join(name), source })
+}
+
+/// The pid in a lock file, if the file is locked by somebody.
+fn holder(directory: &(OwnedFd, PathBuf), name: &str) -> Option<u32> {
+    let mut file = open(directory, name).ok()?;
+    if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+        return None;
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+impl GpuLock {
+    /// Takes the GPU.
+    ///
+    /// # Errors
+    /// See [`LockError`].
+    ///
+    /// # Panics
+    /// If it is to be shared among fewer than 2 or more than [`MOST_SHARERS`].
+    pub fn take(uuid: &Uuid, how: Use) -> Result<Self, LockError> {
+        Self::take_in(Path::new("/dev/shm"), uuid, how)
+    }
+
+    /// As [`GpuLock::take`], with the locks of a directory of its own.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn take_in(base: &Path, uuid: &Uuid, how: Use) -> Result<Self, LockError> {
+        if let Use::Shared(among) = how {
+            assert!((2..=MOST_SHARERS).contains(&among), "a GPU shared among {among}");
+        }
+        let directory = directory(base)?;
+        for look in 1.. {
+            let taken = match how {
+                Use::Alone => Self::alone(&directory, uuid)?,
+                Use::Shared(among) => Self::shared(&directory, uuid, among)?,
+            };
+            if let Some(lock) = taken {
+                return Ok(lock);
+            }
+            if look == LOOKS {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        let sharers: Vec<u32> =
+            (0..MOST_SHARERS).filter_map(|place| holder(&directory, &place_name(uuid, place))).collect();
+        let shared = !sharers.is_empty();
+        let pids = if shared { sharers } else { holder(&directory, &lock_name(uuid)).into_iter().collect() };
+        Err(LockError::InUse { uuid: uuid.to_string(), pids, shared })
+    }
+
+    fn alone(directory: &(OwnedFd, PathBuf), uuid: &Uuid) -> Result<Option<Self>, LockError> {
+        let name = lock_name(uuid);
+        let Some(mut file) = take(directory, &name, FlockOperation::NonBlockingLockExclusive)? else {
+            return Ok(None);
+        };
+        write_pid(directory, &name, &mut file)?;
+        Ok(Some(Self { _files: vec![file], place: None }))
+    }
+
+    fn shared(directory: &(OwnedFd, PathBuf), uuid: &Uuid, among: u32) -> Result<Option<Self>, LockError> {
+        let Some(common) = take(directory, &lock_name(uuid), FlockOperation::NonBlockingLockShared)? else {
+            return Ok(None);
+        };
+        for place in 0..among {
+            let name = place_name(uuid, place);
+            if let Some(mut own) = take(directory, &name, FlockOperation::NonBlockingLockExclusive)? {
+                write_pid(directory, &name, &mut own)?;
+                return Ok(Some(Self { _files: vec![own, common], place: Some(place) }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The place among those that share, from 0; `None` for who has it alone.
+    pub const fn place(&self) -> Option<u32> {
+        self.place
+    }
+}
+
+fn lock_name(uuid: &Uuid) -> String {
+    format!("{uuid}.lock")
+}
+
+fn place_name(uuid: &Uuid, place: u32) -> String {
+    format!("{uuid}.share-{place}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn base() -> tempfile::TempDir {
+        tempfile::tempdir().unwrap()
+    }
+
+    fn gpu(number: u8) -> Uuid {
+        Uuid::new("GPU", [number; 16])
+    }
+
+    fn own(base: &Path) -> PathBuf {
+        base.join(format!("sidecar-{}", rustix::process::geteuid().as_raw()))
+    }
+
+    #[test]
+    fn a_gpu_has_one_sidecar_until_that_ends() {
+        let base = base();
+        let take = |number, how| GpuLock::take_in(base.path(), &gpu(number), how);
+        let first = take(1, Use::Alone).unwrap();
+        let refused = take(1, Use::Alone).unwrap_err();
+        assert!(refused.to_string().contains(&std::process::id().to_string()), "{refused}");
+        let refused = take(1, Use::Shared(2)).unwrap_err();
+        assert!(matches!(&refused, LockError::InUse { shared: false, .. }), "{refused}");
+        let other = take(2, Use::Alone).unwrap();
+        drop(first);
+        take(1, Use::Alone).unwrap();
+        drop(other);
+        assert_eq!(std::fs::metadata(own(base.path())).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn as_many_share_as_said_and_nobody_has_it_alone_meanwhile() {
+        let base = base();
+        let take = |how| GpuLock::take_in(base.path(), &gpu(1), how);
+        let mut sharers: Vec<GpuLock> = (0..3).map(|_| take(Use::Shared(3)).unwrap()).collect();
+        assert_eq!(sharers.iter().map(GpuLock::place).collect::<Vec<_>>(), [Some(0), Some(1), Some(2)]);
+        let refused = take(Use::Shared(3)).unwrap_err();
+        assert!(
+            matches!(&refused, LockError::InUse { shared: true, pids, .. } if pids.len() == 3),
+            "{refused}"
+        );
+        assert!(matches!(take(Use::Alone), Err(LockError::InUse { shared: true, .. })));
+        sharers.remove(1);
+        assert_eq!(take(Use::Shared(3)).unwrap().place(), Some(1));
+        sharers.clear();
+        take(Use::Alone).unwrap();
+    }
+
+    #[test]
+    fn what_others_could_have_planted_is_refused() {
+        let base = base();
+        let elsewhere = base.path().join("elsewhere");
+        std::fs::create_dir(&elsewhere).unwrap();
+        symlink(&elsewhere, own(base.path())).unwrap();
+        let refused = GpuLock::take_in(base.path(), &gpu(1), Use::Alone).unwrap_err();
+        assert!(matches!(refused, LockError::Untrusted { what: "no directory", .. }), "{refused}");
+        std::fs::remove_file(own(base.path())).unwrap();
+
+        std::fs::create_dir(own(base.path())).unwrap();
+        std::fs::set_permissions(own(base.path()), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = GpuLock::take_in(base.path(), &gpu(1), Use::Alone).unwrap_err();
+        assert!(matches!(refused, LockError::Untrusted { what: "open to other users", .. }), "{refused}");
+        std::fs::set_permissions(own(base.path()), std::fs::Permissions::from_mode(0o700)).unwrap();
+
+        let victim = base.path().join("victim");
+        std::fs::write(&victim, "precious").unwrap();
+        symlink(&victim, own(base.path()).join(lock_name(&gpu(1)))).unwrap();
+        let refused = GpuLock::take_in(base.path(), &gpu(1), Use::Alone).unwrap_err();
+        assert!(matches!(refused, LockError::Untrusted { what: "a symbolic link", .. }), "{refused}");
+        assert_eq!(std::fs::read_to_string(victim).unwrap(), "precious");
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: only root can give a directory away");
+        }
+        let base = base();
+        std::fs::create_dir(own(base.path())).unwrap();
+        std::fs::set_permissions(own(base.path()), std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::chown(own(base.path()), Some(12_345), None).unwrap();
+        let refused = GpuLock::take_in(base.path(), &gpu(1), Use::Alone).unwrap_err();
+        assert!(matches!(refused, LockError::Untrusted { what: "another user's", .. }), "{refused}");
+    }
+
+    #[test]
+    fn a_lock_whose_file_was_removed_is_none() {
+        let base = base();
+        let first = GpuLock::take_in(base.path(), &gpu(1), Use::Alone).unwrap();
+        // A file that was opened before it was removed, and locked after: two would have "the" lock.
+        let directory = directory(base.path()).unwrap();
+        let name = lock_name(&gpu(2));
+        let stale = open(&directory, &name).unwrap();
+        std::fs::remove_file(own(base.path()).join(&name)).unwrap();
+        flock(&stale, FlockOperation::NonBlockingLockExclusive).unwrap();
+        GpuLock::take_in(base.path(), &gpu(2), Use::Alone).unwrap();
+        drop(first);
+    }
+}

@@ -1,0 +1,184 @@
+//! A worker whose slots are page-locked, for programs in Rust.
+//!
+//! ```no_run
+//! use sidecar_cuda::fence::Stream;
+//! use sidecar_cuda::worker::PinnedWorker;
+//! use sidecar_shm::worker::{AttachOptions, Event};
+//!
+//! # fn infer(_: u64, _: Stream) -> Vec<u8> { Vec::new() }
+//! # let (device_pointer, stream) = (0, unsafe { Stream::from_raw(0) });
+//! let mut worker = PinnedWorker::attach("/dev/shm/obs0".as_ref(), &AttachOptions::default(), 0)?;
+//! if let Some(why) = worker.trouble() {
+//!     eprintln!("{why}; copies are slower");
+//! }
+//! loop {
+//!     match worker.next(None)? {
+//!         Event::Observation(observation) => {
+//!             let mut lent = worker.lend(observation);
+//!             // SAFETY: there is room for the payload behind `device_pointer`, and the stream lives.
+//!             unsafe { lent.copy_to(device_pointer, stream)? };
+//!             let action = infer(device_pointer, stream);
+//!             worker.answer(lent, &action)?;
+//!         }
+//!         Event::Drain => break,
+//!         _ => {}
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use core::ops::Deref;
+use core::time::Duration;
+use std::path::Path;
+
+use sidecar_shm::worker::{AttachError, AttachOptions, Event, Observation, Worker, WorkerError};
+
+use crate::code::CallError;
+use crate::driver::call;
+use crate::fence::{Fence, Stream};
+use crate::pin::{Pin, PinError};
+
+/// See the module's text. Without a GPU, or where locking fails, it works all the same, with slots as they are.
+#[derive(Debug)]
+pub struct PinnedWorker {
+    pin: Option<Pin>,
+    trouble: Option<PinError>,
+    worker: Worker,
+}
+
+/// Why a copy was not started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CopyError {
+    /// There is no device to copy to; [`PinnedWorker::trouble`] says why.
+    #[error("there is no device to copy to")]
+    NoDevice,
+    /// The driver refuses.
+    #[error(transparent)]
+    Refused(#[from] CallError),
+}
+
+impl PinnedWorker {
+    /// Attaches as [`Worker::attach`] does, and locks the slots for the device that CUDA calls `device` here.
+    ///
+    /// # Errors
+    /// Those of attaching. What keeps the slots from being locked is [`PinnedWorker::trouble`], and no error.
+    pub fn attach(path: &Path, options: &AttachOptions, device: u32) -> Result<Self, AttachError> {
+        Ok(Self::of(Worker::attach(path, options)?, Pin::new(device)))
+    }
+
+    /// Of a worker that is attached.
+    pub fn of(worker: Worker, pin: Result<Pin, PinError>) -> Self {
+        let (pin, trouble) = match pin {
+            Ok(pin) => (Some(pin), None),
+            Err(trouble) => (None, Some(trouble)),
+        };
+        let mut pinned = Self { pin, trouble, worker };
+        pinned.follow();
+        pinned
+    }
+
+    fn follow(&mut self) {
+        if let Some(Err(trouble)) = self.pin.as_mut().map(|pin| pin.follow(&self.worker)) {
+            self.trouble = Some(trouble);
+        }
+    }
+
+    /// Why the slots are not locked; the last reason, if it was tried again with another region.
+    pub const fn trouble(&self) -> Option<&PinError> {
+        self.trouble.as_ref()
+    }
+
+    /// The lock, if there is one.
+    pub const fn pin(&self) -> Option<&Pin> {
+        self.pin.as_ref()
+    }
+
+    /// For everything that has nothing to do with a device.
+    pub const fn worker(&mut self) -> &mut Worker {
+        &mut self.worker
+    }
+
+    /// As [`Worker::next`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn next(&mut self, timeout: Option<Duration>) -> Result<Event, WorkerError> {
+        let event = self.worker.next(timeout)?;
+        self.follow();
+        Ok(event)
+    }
+
+    /// An observation that the device may read: its slot is given back only when the device is done with it.
+    pub fn lend(&self, observation: Observation) -> Lent {
+        Lent { fence: self.pin.as_ref().map(Pin::fence), observation }
+    }
+
+    /// As [`Worker::answer`], once the device is done with the slot.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn answer(&mut self, lent: Lent, action: &[u8]) -> Result<(), WorkerError> {
+        self.worker.answer(lent.into_observation(), action)
+    }
+}
+
+/// An observation, and what the device does with it.
+#[derive(Debug)]
+pub struct Lent {
+    /// Dropped first: it waits.
+    fence: Option<Fence>,
+    observation: Observation,
+}
+
+impl Lent {
+    /// Starts the copy of the payload to device memory. An empty payload is copied without asking anybody.
+    ///
+    /// # Errors
+    /// See [`CopyError`]; nothing was started.
+    ///
+    /// # Safety
+    /// The device memory from `to` on has room for the payload, belongs to the caller, and is not freed before the
+    /// stream is done with it.
+    pub unsafe fn copy_to(&mut self, to: u64, stream: Stream) -> Result<(), CopyError> {
+        let fence = self.fence.as_mut().ok_or(CopyError::NoDevice)?;
+        let payload = self.observation.payload();
+        if payload.is_empty() {
+            return Ok(());
+        }
+        let entered = fence.context().enter()?;
+        let from = payload.as_ptr().cast();
+        // SAFETY: the payload stays where it is until the fence, which is dropped before the observation, has seen the
+        // copy done; the target is the caller's promise.
+        unsafe { call!(entered.driver(), cuMemcpyHtoDAsync_v2(to, from, payload.len(), stream.raw())) }?;
+        drop(entered);
+        if let Err(error) = fence.record(stream) {
+            // Nothing says when that copy is over: it is waited for now.
+            fence.wait_for_stream(stream);
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// The device also uses it in work of the caller's own that is on this stream now.
+    ///
+    /// # Errors
+    /// See [`CopyError`].
+    pub fn used_by(&mut self, stream: Stream) -> Result<(), CopyError> {
+        Ok(self.fence.as_mut().ok_or(CopyError::NoDevice)?.record(stream)?)
+    }
+
+    /// The observation, once the device is done with it.
+    pub fn into_observation(self) -> Observation {
+        let Self { fence, observation } = self;
+        drop(fence);
+        observation
+    }
+}
+
+impl Deref for Lent {
+    type Target = Observation;
+
+    fn deref(&self) -> &Observation {
+        &self.observation
+    }
+}

@@ -1,0 +1,5 @@
+//! Everything that needs a driver, against the simulated one: each path, and each failure that a driver can give.
+
+mod discovery;
+mod pin;
+mod simulated;

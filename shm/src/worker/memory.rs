@@ -1,0 +1,46 @@
+//! The observation slots as one range of memory that stays mapped while somebody needs it: what is page-locked for a
+//! device has to be given free before it is unmapped, also when the worker has moved on to another region.
+
+use std::sync::Arc;
+
+use super::attachment::Attachment;
+use crate::map::Map;
+
+/// All observation slots of a region, mapped for as long as this lives.
+#[derive(Clone, Debug)]
+pub struct SlotMemory {
+    /// Never read: it keeps the range mapped.
+    _map: Arc<Map>,
+    start: *mut u8,
+    length: usize,
+    region: u64,
+}
+
+// SAFETY: the pointer goes into the mapping that this holds, which is the same for all threads; nothing here reads or
+// writes through it.
+unsafe impl Send for SlotMemory {}
+// SAFETY: as above.
+unsafe impl Sync for SlotMemory {}
+
+impl SlotMemory {
+    pub(super) fn of(attachment: &Attachment) -> Self {
+        let (start, length) = attachment.observation_memory();
+        Self { _map: Arc::clone(attachment.map_handle()), start, length, region: attachment.region_id() }
+    }
+
+    /// Where it starts: on a page.
+    pub const fn start(&self) -> *mut u8 {
+        self.start
+    }
+
+    /// How many bytes it has: whole pages, at least one slot.
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub const fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Id of the region that it is of.
+    pub const fn region_id(&self) -> u64 {
+        self.region
+    }
+}
