@@ -199,6 +199,22 @@ fn a_configured_reply_answers_what_no_slot_can_hold() {
 }
 
 #[test]
+fn proxy_variables_are_ignored() {
+    // A stray one has burnt all retries of a client before it noticed.
+    let region = Region::new();
+    let gateway = Gateway::start(&["--cases", "1"]);
+    let mut command = main_job(&region, &gateway.endpoint);
+    for variable in ["http_proxy", "https_proxy", "all_proxy", "ws_proxy"] {
+        command.env(variable, "http://127.0.0.1:1").env(variable.to_uppercase(), "http://127.0.0.1:1");
+    }
+    with_worker(&mut command, "cartpole");
+    let (code, said) = Running::start(&mut command).finish();
+    assert_eq!(code, 0, "{said}");
+    assert!(!said.contains("refused"), "{said}");
+    assert_eq!(gateway.report()["solved"], 1);
+}
+
+#[test]
 fn signals_end_the_run_cleanly_with_their_exit_codes() {
     for (signal, code) in [(rustix::process::Signal::INT, 130), (rustix::process::Signal::TERM, 143)] {
         let region = Region::new();

@@ -60,6 +60,24 @@ fn an_answer_cut_anywhere_is_accepted_once() {
 }
 
 #[test]
+fn nothing_is_sent_before_the_101() {
+    // Some servers refuse an upgrade behind which data is waiting already. Here a `ready` and a `session_close` are.
+    let mut rig = Rig::in_session();
+    rig.play(&text(r#"{"type":"session_open","session_id":"t"}"#));
+    rig.end(End::Reset);
+    rig.agent.close_session(rig.now, sidecar_core::tunnel::Epoch(2), "while down");
+    let answer = rig.connected();
+    rig.sent.clear();
+    let (last, head) = answer.as_bytes().split_last().unwrap();
+    rig.play(head);
+    rig.pass(secs(5));
+    assert!(rig.sent.is_empty(), "{:?}", rig.sent);
+    rig.play(&[*last]);
+    rig.pass(secs(1));
+    assert!(rig.sent.iter().any(|sent| sent.text().contains("session_close")));
+}
+
+#[test]
 fn frames_in_the_segment_of_the_101_are_processed() {
     let mut more = text(r#"{"type":"warmup"}"#);
     more.extend(text(r#"{"type":"session_open","session_id":"s"}"#));

@@ -119,6 +119,23 @@ fn a_message_of_a_slot_and_not_a_byte_more_fits() {
 }
 
 #[test]
+fn a_length_that_is_only_claimed_reserves_nothing() {
+    for claimed in [48_u64 << 20, 1 << 62, (1 << 63) - 1] {
+        let mut rig = Rig::in_session();
+        rig.play(&[&[0x82, 127], &claimed.to_be_bytes()[..], &message("s", &pattern(5000, 1))].concat());
+        // Read past, outside of the slot, which stays free for a message that comes.
+        let Read::At { place, .. } = rig.agent.poll_read() else { panic!("it is not read past") };
+        assert_eq!(place, Place::Scratch);
+        rig.agent.handle_received(rig.now, 0);
+        assert!(rig.take_back_slot());
+        assert!(rig.flow().is_empty() && rig.seen.is_empty());
+        rig.cut_and_redial();
+        rig.play(&data("s", b"next"));
+        assert_eq!(rig.seen[0].payload, b"next");
+    }
+}
+
+#[test]
 fn an_oversized_message_in_fragments_is_discarded_in_sequence() {
     let size = SLOT_BYTES as usize + 70_000;
     let bytes = fragments(&message("s", &pattern(size, 1)), 4096, true, &ping(b"alive"));

@@ -102,6 +102,27 @@ fn a_ready_that_a_cut_may_have_swallowed_is_sent_once_more() {
 }
 
 #[test]
+fn queued_is_told_and_waited_out_for_as_long_as_it_takes() {
+    let mut rig = Rig::open();
+    rig.play(&text(r#"{"type":"warmup"}"#));
+    rig.agent.worker_ready(rig.now);
+    rig.pump();
+    rig.events.clear();
+    rig.sent.clear();
+    rig.play(&text(r#"{"type":"queued","reason":"no_gpu_available"}"#));
+    assert_eq!(rig.flow(), [&Event::Queued { reason: Reason::try_from("no_gpu_available").unwrap() }]);
+    assert_eq!(rig.agent.phase(), Phase::Running);
+    // Ten minutes of the gateway's pings, and of nothing else.
+    for _ in 0..30 {
+        rig.pass(secs(20));
+        rig.play(&ping(b"q"));
+    }
+    assert_eq!(rig.pongs().len(), 30);
+    rig.play(&session_open("s"));
+    assert_eq!(rig.flow()[1..], [&opened("s", 1, false)]);
+}
+
+#[test]
 fn a_ready_that_came_about_while_down_is_sent_after_the_redial() {
     let mut rig = Rig::open();
     rig.play(&text(r#"{"type":"warmup"}"#));

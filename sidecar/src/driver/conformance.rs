@@ -182,6 +182,23 @@ fn a_reset_ends_a_receive_with_an_error() {
 }
 
 #[test]
+fn what_came_before_a_reset_is_received_before_it() {
+    on_both(|rig| {
+        let mut peer = connected(rig);
+        peer.write_all(b"a close frame").unwrap();
+        // Closing with unread bytes resets the connection (RFC 2525, section 2.17).
+        rig.send(b"unread").unwrap();
+        let mut there = [0; 6];
+        while peer.peek(&mut there).unwrap() < there.len() {}
+        drop(peer);
+        let mut buffer = [0; 64];
+        let length = rig.receive(&mut buffer, false).unwrap();
+        assert_eq!(&buffer[..length], b"a close frame");
+        assert_eq!(rig.receive(&mut buffer, false).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    });
+}
+
+#[test]
 fn the_doorbell_wakes_a_blocked_turn_each_time_and_keeps_no_ring_back() {
     on_both(|rig| {
         for round in 0..3 {

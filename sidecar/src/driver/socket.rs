@@ -68,3 +68,19 @@ pub(super) fn linger(socket: impl AsFd) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn small_writes_leave_at_once_and_a_dead_peer_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let options = SocketOptions { user_timeout: Duration::from_millis(1500) };
+        let (socket, _) = start(listener.local_addr().unwrap(), options).unwrap();
+        assert!(sockopt::tcp_nodelay(&socket).unwrap());
+        assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), 1500);
+    }
+}
