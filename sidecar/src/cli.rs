@@ -12,6 +12,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use sidecar_shm::spin::Mode;
 
 use crate::driver::Preference;
+use crate::explain::ExplainArgs;
 use crate::log::{Format, Level};
 use crate::worker::WorkerArgs;
 
@@ -19,6 +20,7 @@ use crate::worker::WorkerArgs;
 /// memory.
 #[derive(Debug, Parser)]
 #[command(name = "sidecar", version, subcommand_negates_reqs = true)]
+#[command(after_help = "`sidecar explain CODE` says what an error, a log line or an exit code means.")]
 pub struct Cli {
     /// Everything but the main job.
     #[command(subcommand)]
@@ -92,6 +94,8 @@ pub enum Command {
     Worker(WorkerArgs),
     /// Counters and latency percentiles of a running sidecar, read from its region
     Stat(StatArgs),
+    /// What the code of an error, of a log line or of an exit means, and what to do; all of them without one
+    Explain(ExplainArgs),
 }
 
 /// `sidecar --shm PATH ...`

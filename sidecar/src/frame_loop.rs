@@ -19,6 +19,7 @@ use sidecar_shm::stats::Counter;
 use crate::bridge::{Bridge, Effect};
 use crate::config::Token;
 use crate::driver::{Close, Completion, Completions, Driver, SocketOptions, Wait};
+use crate::explain::Code;
 use crate::report::Failure;
 
 /// What the control thread tells the frame loop.
@@ -172,15 +173,18 @@ impl FrameLoop {
                 return Ok((outcome, self.bridge));
             }
             if self.headless {
-                return Err(Failure::new("the control thread is gone")
+                return Err(Failure::new(Code::Bug, "the control thread is gone")
                     .because("it failed or panicked; see the lines above")
-                    .hint("raise the open files limit (ulimit -n) if that was it; else report this"));
+                    .hint("raise the open files limit (ulimit -n) if that was it; else report this")
+                    .at(self.bridge.standing(clock::now(), None)));
             }
             if self.suspicious && self.bridge.owner().damage().is_some() || self.bridge.owner().is_lost() {
                 return Err(self.give_up());
             }
             self.suspicious = false;
-            self.wait(&mut completions)?;
+            if let Err(failure) = self.wait(&mut completions) {
+                return Err(failure.at(self.bridge.standing(clock::now(), None)));
+            }
             self.bridge.hear_again();
             let now = clock::now();
             for completion in completions.drain(..) {
@@ -194,11 +198,15 @@ impl FrameLoop {
     fn give_up(mut self) -> Failure {
         let path = self.bridge.owner().path().display().to_string();
         let damage = self.bridge.owner().damage();
+        let standing = self.bridge.standing(clock::now(), None);
         self.driver.close(Close::Abort);
         self.bridge.connection_closed();
         self.bridge.remove_region();
-        let failure = Failure::new(format!("the region at {path} was damaged while it was in use"))
-            .hint("find the process that did it (its own worker can); then start the sidecar again at once");
+        let failure = Failure::new(
+            Code::RegionDamaged,
+            format!("the region at {path} was damaged while it was in use"),
+        )
+        .at(standing);
         damage.into_iter().fold(failure, Failure::because)
     }
 
@@ -370,7 +378,7 @@ impl FrameLoop {
             }
         };
         result.map_err(|error| {
-            Failure::new(format!("the {} driver failed", self.driver.name()))
+            Failure::new(Code::Io, format!("the {} driver failed", self.driver.name()))
                 .because(error)
                 .hint("try --io epoll, and report this")
         })

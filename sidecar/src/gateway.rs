@@ -3,18 +3,23 @@
 use sidecar_gateway::GatewayError;
 
 use crate::exit::Exit;
+use crate::explain::Code;
 use crate::report::Failure;
 
 /// Plays the gateway until its job is over; a success only if every case was solved.
 ///
 /// # Errors
-/// It cannot listen, or has no token.
+/// It cannot listen, or has no token; not every case was solved.
 pub fn run(args: sidecar_gateway::Args) -> Result<Exit, Failure> {
     let report = sidecar_gateway::run(args).map_err(|error| failure(&error))?;
     tracing::info!(solved = report.solved, cases = report.cases, steps = report.steps, "the job is over");
-    Ok(if report.solved == report.cases { Exit::Done } else { Exit::Failed })
+    if report.solved == report.cases {
+        return Ok(Exit::Done);
+    }
+    let what = format!("{} of {} cases were solved", report.solved, report.cases);
+    Err(Failure::new(Code::Unsolved, what))
 }
 
 fn failure(error: &GatewayError) -> Failure {
-    Failure::new("the rehearsal gateway cannot start").because(error)
+    Failure::new(Code::Rehearsal, "the rehearsal gateway cannot start").because(error)
 }

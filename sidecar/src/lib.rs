@@ -18,6 +18,7 @@
 //! | [`control`] | everything that may be slow |
 //! | [`config`] | flags, environment, state file, tokens |
 //! | [`supervise`] | `--supervise`: the parent that starts a dead sidecar again |
+//! | [`explain`] | what can go wrong, by code |
 //! | [`demo`], [`stat`], [`worker`] | the other subcommands; `sidecar gateway` is a crate of its own |
 
 pub mod bridge;
@@ -27,6 +28,7 @@ pub mod control;
 pub mod demo;
 pub mod driver;
 pub mod exit;
+pub mod explain;
 pub mod frame_loop;
 pub mod gateway;
 pub mod log;

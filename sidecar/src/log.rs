@@ -45,8 +45,7 @@ pub fn start(format: Format, level: Level) {
     start_writer();
     let wish = std::env::var("SIDECAR_LOG").ok().filter(|wish| !wish.is_empty());
     let filter = wish.and_then(|wish| wish.parse().ok()).unwrap_or_else(|| EnvFilter::new(default));
-    let colour =
-        std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && io::stderr().is_terminal();
+    let colour = colour();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| Lines)
@@ -58,6 +57,11 @@ pub fn start(format: Format, level: Level) {
         Format::Human => builder.with_ansi(colour).try_init(),
         Format::Json => builder.with_ansi(false).json().flatten_event(true).try_init(),
     };
+}
+
+/// Whether stderr is somebody who wants colours.
+pub(crate) fn colour() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && io::stderr().is_terminal()
 }
 
 /// Lines that wait for stderr at most; more are lost.

@@ -11,9 +11,13 @@ fn main() -> ExitCode {
     let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => {
-            // A closed stream is nobody to tell. Help and version are no failure.
+            if error.use_stderr() {
+                sidecar::report::refuse(&error);
+                return Exit::Failed.into();
+            }
+            // Help and version are no failure, and a closed stream is nobody to tell.
             let _ = error.print();
-            return if error.use_stderr() { Exit::Failed } else { Exit::Done }.into();
+            return Exit::Done.into();
         }
     };
     sidecar::log::start(cli.talk.log_format, cli.talk.level());
@@ -28,6 +32,7 @@ fn main() -> ExitCode {
         Some(Command::Gateway(args)) => sidecar::gateway::run(*args),
         Some(Command::Worker(args)) => sidecar::worker::run(&args),
         Some(Command::Stat(args)) => sidecar::stat::run(&args),
+        Some(Command::Explain(args)) => sidecar::explain::run(&args),
     };
     sidecar::log::finish();
     match result {

@@ -1,22 +1,34 @@
-//! What the user reads when something cannot go on: what happened, why, and what to do next.
+//! What the user reads when something cannot go on: what happened, how things stood, why, and what to do next. What an
+//! error does not say itself is said by its [`Code`].
 
 use std::fmt;
 use std::io::Write;
 
+use crate::bridge::Standing;
+use crate::explain::Code;
 use crate::log::Format;
 
 /// An end that the user must be told about. Four lines at most; never a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
+    code: Code,
     what: String,
+    standing: Option<Box<Standing>>,
     why: Option<String>,
     hint: Option<String>,
 }
 
 impl Failure {
     /// `what` names what happened and the value that caused it.
-    pub fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), why: None, hint: None }
+    pub fn new(code: Code, what: impl Into<String>) -> Self {
+        Self { code, what: what.into(), standing: None, why: None, hint: None }
+    }
+
+    /// Adds where the tunnel stood.
+    #[must_use]
+    pub fn at(mut self, standing: Standing) -> Self {
+        self.standing = Some(Box::new(standing));
+        self
     }
 
     /// Adds the cause.
@@ -41,12 +53,26 @@ impl Failure {
         self
     }
 
+    fn why(&self) -> &str {
+        self.why.as_deref().unwrap_or_else(|| self.code.means())
+    }
+
+    fn next(&self) -> &str {
+        self.hint.as_deref().unwrap_or_else(|| self.code.next())
+    }
+
     /// Writes it to stderr in the chosen form. A closed stderr is nobody to tell.
     pub fn print(&self, format: Format) {
         let text = match format {
             Format::Human => format!("{self}\n"),
             Format::Json => {
-                let object = serde_json::json!({"error": self.what, "why": self.why, "hint": self.hint});
+                let object = serde_json::json!({
+                    "error": self.what,
+                    "code": self.code.name(),
+                    "standing": self.standing.as_ref().map(ToString::to_string),
+                    "why": self.why(),
+                    "hint": self.next(),
+                });
                 format!("{object}\n")
             }
         };
@@ -56,18 +82,24 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: {}", self.what)?;
-        if let Some(why) = &self.why {
-            write!(f, "\n  why: {why}")?;
+        write!(f, "error[{}]: {}", self.code, self.what)?;
+        if let Some(standing) = &self.standing {
+            write!(f, "\n  at: {standing}")?;
         }
-        if let Some(hint) = &self.hint {
-            write!(f, "\n  hint: {hint}")?;
-        }
-        Ok(())
+        write!(f, "\n  why: {}\n  hint: {}", self.why(), self.next())
     }
 }
 
 impl core::error::Error for Failure {}
+
+/// Writes what clap has to say about a command line that it refuses, with the code of such an end.
+pub fn refuse(error: &clap::Error) {
+    let text = error.render();
+    let text = if crate::log::colour() { text.ansi().to_string() } else { text.to_string() };
+    let text = text.replacen("error:", &format!("error[{}]:", Code::Arguments), 1);
+    // A closed stderr is nobody to tell.
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
 
 #[cfg(test)]
 mod tests {
@@ -75,14 +107,25 @@ mod tests {
 
     #[test]
     fn a_typed_errors_next_step_becomes_the_hint() {
-        let failure = |text: &str| Failure::new("no").because_and_hint(text, "think").to_string();
-        assert_eq!(failure("it is full; empty it"), "error: no\n  why: it is full\n  hint: empty it");
-        assert_eq!(failure("it is full"), "error: no\n  why: it is full\n  hint: think");
+        let failure =
+            |text: &str| Failure::new(Code::Region, "no").because_and_hint(text, "think").to_string();
+        assert_eq!(failure("it is full; empty it"), "error[region]: no\n  why: it is full\n  hint: empty it");
+        assert_eq!(failure("it is full"), "error[region]: no\n  why: it is full\n  hint: think");
     }
 
     #[test]
     fn a_failure_reads_as_what_why_and_next_step() {
-        let failure = Failure::new("no token").because("JOB_TOKEN is empty").hint("export it");
-        assert_eq!(failure.to_string(), "error: no token\n  why: JOB_TOKEN is empty\n  hint: export it");
+        let failure = Failure::new(Code::Token, "no token").because("JOB_TOKEN is empty").hint("export it");
+        assert_eq!(
+            failure.to_string(),
+            "error[token]: no token\n  why: JOB_TOKEN is empty\n  hint: export it"
+        );
+    }
+
+    #[test]
+    fn what_a_failure_leaves_out_is_said_by_its_code() {
+        let (means, next) = (Code::Capacity.means(), Code::Capacity.next());
+        let failure = Failure::new(Code::Capacity, "closed").to_string();
+        assert_eq!(failure, format!("error[capacity]: closed\n  why: {means}\n  hint: {next}"));
     }
 }

@@ -23,6 +23,7 @@ use crate::config;
 use crate::control::{self, Host, Signalled, WindDown};
 use crate::driver::{self, Choice, Preference, SocketOptions};
 use crate::exit::Exit;
+use crate::explain::Code;
 use crate::frame_loop::{Command, FrameLoop, Requests, Waiting};
 use crate::report::Failure;
 
@@ -40,7 +41,7 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let shm = args.shm.as_deref().expect("clap requires --shm");
     let settings = settings::settle(args)?;
     sidecar_shm::guard::install().map_err(|error| {
-        Failure::new("a handler for a damaged region (SIGBUS) cannot be installed")
+        Failure::new(Code::Start, "a handler for a damaged region (SIGBUS) cannot be installed")
             .because(error)
             .hint("another handler in this process, or a seccomp profile, is in the way: allow sigaction")
     })?;
@@ -90,15 +91,14 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let panicked = control.join().is_err();
     let (outcome, bridge) = played?;
     if panicked {
-        return Err(Failure::new("the control thread panicked")
-            .because("a bug; what it said is above")
-            .hint("look whether the worker has ended, and report this with the log"));
+        return Err(Failure::new(Code::Bug, "the control thread panicked")
+            .at(bridge.standing(clock::now(), Some(&outcome))));
     }
     finish(outcome, bridge, signalled.exit(), &token_source)
 }
 
 fn no_region(shm: &Path, error: &CreateError) -> Failure {
-    let failure = Failure::new(format!("no region at {}", shm.display()));
+    let failure = Failure::new(Code::Region, format!("no region at {}", shm.display()));
     match error {
         CreateError::Io { what, path, source } if is_short(source) => failure
             .because(format!("{what} {}: {source}", path.display()))
@@ -154,7 +154,7 @@ fn start(
 ) -> Result<Started, Failure> {
     let owner = &opened.owner;
     let listener = Listener::bind(shm).map_err(|error| {
-        Failure::new(format!("workers cannot be let in at {}.sock", shm.display()))
+        Failure::new(Code::Region, format!("workers cannot be let in at {}.sock", shm.display()))
             .because(error)
             .hint("free that path, or choose another one for --shm, a shorter one if it is too long")
     })?;
@@ -191,7 +191,7 @@ fn start(
     let (runs, running) = mpsc::channel();
     let signals = signalled.clone();
     let refused = |error| {
-        Failure::new("the control thread cannot start")
+        Failure::new(Code::Start, "the control thread cannot start")
             .because(error)
             .hint("raise the limits on open files and threads (ulimit -n, ulimit -u), then start it again")
     };
@@ -224,6 +224,7 @@ fn finish(
     signalled: Option<Exit>,
     token_source: &str,
 ) -> Result<Exit, Failure> {
+    let standing = bridge.standing(clock::now(), Some(&outcome));
     // For an upgrade, or where a session may be open still, the region stays: whoever comes next takes it over.
     if !matches!(outcome, Outcome::Left | Outcome::RedialBudget { .. }) {
         bridge.remove_region();
@@ -234,7 +235,7 @@ fn finish(
         (Some(exit), _) => Ok(exit),
         (None, outcome) => match Exit::of(&outcome) {
             Exit::Done => Ok(Exit::Done),
-            _ => Err(outcome_failure(&outcome, token_source)),
+            _ => Err(outcome_failure(&outcome, token_source).at(standing)),
         },
     }
 }
@@ -247,36 +248,27 @@ fn hash(job: &str, endpoint: &str) -> [u8; 32] {
     hash
 }
 
+/// What keeps an outcome from being a success; why, and what to do about it, is said by its code.
 fn outcome_failure(outcome: &Outcome, token_source: &str) -> Failure {
     match outcome {
-        Outcome::TokenRefused { status, first: true } => {
-            Failure::new(format!("the gateway refused the token with {status}"))
-                .because("token and job do not belong together, or the job has ended")
-                .hint(format!(
-                    "compare JOB_UUID with the job that the token from {token_source} was issued for"
-                ))
-        }
+        Outcome::TokenRefused { status, first: true } => Failure::new(
+            Code::TokenRefused,
+            format!("the gateway refused the token from {token_source} with {status}"),
+        ),
         Outcome::TokenRefused { status, .. } => {
-            Failure::new(format!("the gateway refused the redial with {status}"))
-                .because("the job has ended while the tunnel was down")
-                .hint("look at the job's result before submitting a new one")
+            Failure::new(Code::JobOver, format!("the gateway refused the redial with {status}"))
         }
-        Outcome::Capacity => Failure::new("the gateway closed the tunnel right after the upgrade")
-            .because("as many agents as the job's parallelism allows are connected already")
-            .hint("end another agent, or wait for one to end with --wait-for-slot"),
+        Outcome::Capacity => {
+            Failure::new(Code::Capacity, "the gateway closed the tunnel right after the upgrade")
+        }
         Outcome::DialBudget { last } => {
-            Failure::new("the gateway could not be reached within --dial-timeout")
+            Failure::new(Code::Unreachable, "the gateway could not be reached within --dial-timeout")
                 .because(last)
-                .hint("check --endpoint and the network, or raise --dial-timeout")
         }
-        Outcome::RedialBudget { last } => Failure::new("the tunnel could not be restored in time")
-            .because(last)
-            .hint("the gateway's reconnect window has passed: the open session is lost, submit a new job"),
-        Outcome::WorkerFailed => Failure::new("the worker could not be warmed up")
-            .because(
-                "it reported a failure, or ended again and again before it was ready; see the lines above",
-            )
-            .hint("run the worker's command by hand, and look at its output"),
-        Outcome::Drained | Outcome::Closed | Outcome::Left => Failure::new("the run ended"),
+        Outcome::RedialBudget { last } => {
+            Failure::new(Code::WindowOver, "the tunnel could not be restored in time").because(last)
+        }
+        Outcome::WorkerFailed => Failure::new(Code::WorkerFailed, "the worker could not be warmed up"),
+        Outcome::Drained | Outcome::Closed | Outcome::Left => Failure::new(Code::Bug, "the run ended"),
     }
 }

@@ -9,6 +9,7 @@ use sidecar_shm::stats::{Counter, Gauge, Snapshot, Stage, Stats};
 
 use crate::cli::StatArgs;
 use crate::exit::Exit;
+use crate::explain::Code;
 use crate::report::Failure;
 
 /// Prints the statistics page and the error log, once or again and again.
@@ -29,7 +30,7 @@ pub fn run(args: &StatArgs) -> Result<Exit, Failure> {
 
 fn read(shm: &Path) -> Result<Snapshot, Failure> {
     Stats::open_read_only(shm).map_err(|error| {
-        Failure::new(format!("the region {} cannot be read", shm.display()))
+        Failure::new(Code::NoStatistics, format!("the region {} cannot be read", shm.display()))
             .because(error)
             .hint("name the path that a running sidecar was given with --shm")
     })

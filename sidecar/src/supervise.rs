@@ -16,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
 use crate::exit::Exit;
+use crate::explain::Code;
 use crate::report::Failure;
 
 /// The flag that the child must not get.
@@ -38,7 +39,9 @@ pub fn run() -> Result<ExitCode, Failure> {
     let name = arguments.next().unwrap_or_else(|| "sidecar".into());
     let arguments = without_flag(arguments);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
-        Failure::new("--supervise: the system gave no event queue to wait with").because(error).hint(SHORT)
+        Failure::new(Code::Start, "--supervise: the system gave no event queue to wait with")
+            .because(error)
+            .hint(SHORT)
     })?;
     runtime.block_on(keep(&name, &arguments))
 }
@@ -62,7 +65,7 @@ async fn keep(name: &OsString, arguments: &[OsString]) -> Result<ExitCode, Failu
             // What could be started before can be again, once the system has what it is short of.
             Err(error) if started_once => format!("the sidecar cannot be started: {error}"),
             Err(error) => {
-                return Err(Failure::new("--supervise: the sidecar cannot be started")
+                return Err(Failure::new(Code::Start, "--supervise: the sidecar cannot be started")
                     .because(error)
                     .hint(SHORT));
             }
@@ -92,7 +95,7 @@ async fn watch(mut child: Child, signals: &mut Signals) -> Result<ExitStatus, Fa
         tokio::select! {
             status = child.wait() => {
                 return status.map_err(|error| {
-                    Failure::new("--supervise: the sidecar's end cannot be learnt").because(error).hint(
+                    Failure::new(Code::Start, "--supervise: the sidecar's end cannot be learnt").because(error).hint(
                         "see whether it still runs (`sidecar stat --shm PATH` names its pid) before you start another",
                     )
                 });
@@ -146,7 +149,9 @@ impl Signals {
     fn watch() -> Result<Self, Failure> {
         let watch = |kind| {
             signal(kind).map_err(|error| {
-                Failure::new("--supervise: signals cannot be watched for").because(error).hint(SHORT)
+                Failure::new(Code::Start, "--supervise: signals cannot be watched for")
+                    .because(error)
+                    .hint(SHORT)
             })
         };
         Ok(Self {

@@ -279,7 +279,8 @@ fn a_cut_longer_than_the_window_ends_the_job() {
             return;
         }
         assert_eq!(code, 1, "{cut:?} {report}\n{said}");
-        assert!(said.contains("error: ") && said.contains("hint: "), "{said}");
+        assert!(said.contains("error[window-over]: ") && said.contains("hint: "), "{said}");
+        assert!(said.contains("open; the gateway keeps nothing of it any more"), "{said}");
         assert_eq!(report["failure"], "reconnect window expired", "{report}");
     });
 }

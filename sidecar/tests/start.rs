@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::thread;
 
+use sidecar::explain::{Code, Kind};
 use support::{Gateway, JOB, Region, Running, TOKEN, main_job, sidecar, wait_for, with_worker};
 
 /// An endpoint where nobody listens.
@@ -21,18 +22,34 @@ fn fails(command: &mut Command, says: &[&str]) -> String {
     for text in says {
         assert!(said.contains(text), "{text:?} is missing in:\n{said}");
     }
+    assert!(Code::named(code_of(&said)).is_some_and(|code| code.kind() == Kind::End), "{said}");
     said
+}
+
+/// The code of the error that ended it.
+fn code_of(said: &str) -> &str {
+    let error = said.lines().find_map(|line| line.strip_prefix("error["));
+    error.and_then(|error| error.split(']').next()).unwrap_or_else(|| panic!("no code in:\n{said}"))
 }
 
 #[test]
 fn bad_arguments_exit_1_and_help_exits_0() {
     for arguments in [&["--no-such-flag"][..], &["--io", "carrier-pigeon", "--shm", "/x"], &["--gpu", "none"]]
     {
-        let (code, said) = Running::start(sidecar().args(arguments)).finish();
-        assert_eq!(code, 1, "{said}");
-        assert!(said.contains("error:"), "{said}");
+        let said = fails(sidecar().args(arguments), &["--help"]);
+        assert_eq!(code_of(&said), "arguments", "{said}");
     }
     assert_eq!(Running::start(sidecar().arg("--help")).finish().0, 0);
+}
+
+#[test]
+fn every_code_that_ends_a_run_can_be_explained() {
+    for code in Code::ALL.iter().map(|code| code.name()).chain(["0", "1", "101", "130", "143"]) {
+        let output = sidecar().args(["explain", code]).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && said.contains(code) && said.contains("\n  do "), "{said}");
+    }
+    fails(sidecar().args(["explain", "no-such-code"]), &["no-such-code", "`sidecar explain`"]);
 }
 
 #[test]
@@ -83,8 +100,8 @@ fn a_refused_job_says_where_the_token_came_from() {
     let region = Region::new();
     let gateway = Gateway::start(&["--cases", "1", "--refuse", "401:1000"]);
     let mut command = main_job(&region, &gateway.endpoint);
-    let said = fails(&mut command, &["401", "JOB_UUID", "JOB_TOKEN"]);
-    assert!(said.contains("JOB_TOKEN"), "{said}");
+    let said = fails(&mut command, &["401", "JOB_UUID", "JOB_TOKEN", "no tunnel was ever up"]);
+    assert_eq!(code_of(&said), "token-refused", "{said}");
 }
 
 #[test]
@@ -301,8 +318,8 @@ fn a_start_with_too_few_descriptors_leaves_nothing_wherever_it_fails() {
                 continue;
             }
             assert_eq!(code, 1, "{io}, {files} files: {said}");
-            assert!(said.contains("error:") && said.contains("hint:"), "{io}, {files} files: {said}");
-            let error = said.lines().find(|line| line.starts_with("error:")).unwrap();
+            assert!(said.contains("error[") && said.contains("hint:"), "{io}, {files} files: {said}");
+            let error = said.lines().find(|line| line.starts_with("error[")).unwrap();
             failed.insert(error.replace(&region.path().display().to_string(), "PATH"));
             // A worker may have been started where the run came so far; it has ended with it.
             if let Ok(pid) = fs::read_to_string(&witness) {

@@ -8,6 +8,7 @@ use sidecar_shm::stats::{Counter, Gauge, Stage};
 
 use super::outbox::State;
 use super::{Bridge, Effect, Incident, Waiting};
+use crate::explain::Code;
 
 impl Bridge {
     /// What a dead predecessor's journal said, put in place before the first event.
@@ -98,6 +99,7 @@ impl Bridge {
             Event::Wedged { silent_for } => {
                 let seconds = silent_for.as_secs();
                 tracing::warn!(
+                    code = Code::Wedged.name(),
                     seconds,
                     "the tunnel is up and a session is open, but nothing has come: the gateway may have lost the \
                      session; a fresh agent id (--fresh-agent-on-wedge) would forfeit it"
@@ -164,10 +166,14 @@ impl Bridge {
 
     fn disconnected(&mut self, cause: &Disconnect, redial_until: Option<Instant>, now: Instant) {
         self.owner.stats().set(Gauge::Connected, 0);
+        if self.agent.connected_once() {
+            self.window_until = redial_until;
+        }
         match redial_until {
             Some(until) => {
                 let left = until.since(now).as_secs();
-                tracing::warn!(%cause, budget_seconds = left, "the connection is gone; redialling");
+                let code = Code::Redialling.name();
+                tracing::warn!(code, %cause, budget_seconds = left, "the connection is gone; redialling");
                 self.note(Incident::ConnectionLost, &format!("connection lost: {cause}"), now);
             }
             None => tracing::info!(%cause, "the connection is gone"),
@@ -182,6 +188,7 @@ impl Bridge {
         kept.state = State::Waiting;
         kept.resend = true;
         tracing::warn!(
+            code = Code::Resent.name(),
             sequence,
             "nothing has come since the cut: the last action is sent once more (--unfreeze)"
         );
@@ -195,14 +202,20 @@ impl Bridge {
                 self.owner.stats().count(Counter::DroppedFrames);
                 // One line a kind, however many come: the log of distinct errors keeps the count.
                 if self.note(Incident::DroppedFrame, &notice.to_string(), now) {
-                    tracing::warn!(why = %kind, unknown_session = *kind == DropKind::UnknownSession, "data frame dropped");
+                    let code = Code::FrameIgnored.name();
+                    tracing::warn!(code, why = %kind, unknown_session = *kind == DropKind::UnknownSession, "data frame dropped");
                 }
             }
             Notice::Pinged => self.owner.stats().count(Counter::Pings),
             Notice::WarmAlready | Notice::Unblocked => tracing::debug!(%notice, "notice"),
             _ => {
                 if self.note(Incident::Notice, &notice.to_string(), now) {
-                    tracing::warn!(%notice, "notice");
+                    let code = match notice {
+                        Notice::Blocked => Code::SlotsTaken,
+                        Notice::ReadyOverdue { .. } => Code::ReadyOverdue,
+                        _ => Code::FrameIgnored,
+                    };
+                    tracing::warn!(code = code.name(), %notice, "notice");
                 }
             }
         }

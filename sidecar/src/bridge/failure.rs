@@ -7,6 +7,7 @@ use sidecar_shm::stats::Counter;
 use super::outbox::Stamps;
 use super::policy::{DEATHS, FailurePolicy};
 use super::{Bridge, Incident, Waiting};
+use crate::explain::Code;
 
 impl Bridge {
     /// The policy decides about the observation `sequence`, once.
@@ -65,6 +66,7 @@ impl Bridge {
         {
             let text = format!("{} workers died on one observation", held.deaths);
             tracing::error!(
+                code = Code::WorkerDies.name(),
                 sequence = held.sequence,
                 deaths = held.deaths,
                 "workers die on this observation"
@@ -78,6 +80,7 @@ impl Bridge {
     pub(super) fn too_large(&mut self, waiting: Waiting, size: u64, now: Instant) {
         let slot = self.owner.geometry().observation_bytes;
         tracing::error!(
+            code = Code::TooLarge.name(),
             size,
             slot,
             "an observation is larger than a slot and was discarded; raise --slot-bytes to at least its size"
@@ -119,7 +122,8 @@ impl Bridge {
         let Some(index) = self.waiting.iter().position(|waiting| self.is_owed(waiting)) else { return };
         self.waiting[index].timed_out = true;
         let sequence = self.waiting[index].sequence;
-        tracing::error!(sequence, "the worker did not answer within --worker-timeout");
+        let code = Code::WorkerSlow.name();
+        tracing::error!(code, sequence, "the worker did not answer within --worker-timeout");
         self.note(Incident::WorkerTimeout, "the worker did not answer within --worker-timeout", now);
         self.apply_failure_policy(sequence, now);
     }

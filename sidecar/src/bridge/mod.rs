@@ -34,10 +34,12 @@ mod failure;
 mod memory;
 mod outbox;
 mod policy;
+mod standing;
 mod warmup;
 mod worker;
 
 pub use policy::{FailurePolicy, Rules};
+pub use standing::Standing;
 
 use announce::Announcer;
 use memory::{Places, Scratch};
@@ -153,6 +155,8 @@ pub struct Bridge {
     control: Box<[u8; CONTROL_BYTES]>,
     draining: bool,
     dialled_before: bool,
+    /// After a loss: the gateway's window is over then at the latest.
+    window_until: Option<Instant>,
     /// The agent's count of carried bytes, as far as it is in the statistics.
     carried: u64,
     effects: VecDeque<Effect>,
@@ -197,6 +201,7 @@ impl Bridge {
             control: Box::new([0; CONTROL_BYTES]),
             draining: false,
             dialled_before: false,
+            window_until: None,
             carried: 0,
             effects: VecDeque::with_capacity(8),
         };

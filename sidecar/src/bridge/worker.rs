@@ -12,6 +12,7 @@ use sidecar_shm::stats::{Counter, Stage};
 
 use super::outbox::{Stamps, State};
 use super::{Bridge, Effect, HEARD_IN_A_TURN, Incident, OnWire, Waiting};
+use crate::explain::Code;
 
 impl From<&Held> for Waiting {
     fn from(held: &Held) -> Self {
@@ -55,7 +56,7 @@ impl Bridge {
                 true
             }
             Err(poisoned) => {
-                tracing::error!(%poisoned, "the worker broke the shared region's rules");
+                tracing::error!(code = Code::WorkerDetached.name(), %poisoned, "the worker broke the shared region's rules");
                 self.note(Incident::Poisoned, &poisoned.to_string(), now);
                 self.effects.push_back(Effect::DropWorker { why: poisoned.to_string() });
                 true
@@ -81,7 +82,12 @@ impl Bridge {
                 self.owner.stats().count(Counter::DroppedActions);
             }
             ToSidecar::Failed { sequence, message } => {
-                tracing::error!(sequence, message = message.as_str(), "the worker failed on an observation");
+                tracing::error!(
+                    code = Code::WorkerError.name(),
+                    sequence,
+                    message = message.as_str(),
+                    "the worker failed on an observation"
+                );
                 self.note(Incident::WorkerFailed, &format!("worker failed: {message}"), now);
                 self.owner.stats().count(Counter::Failed);
                 self.apply_failure_policy(sequence, now);

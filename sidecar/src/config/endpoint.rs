@@ -2,6 +2,7 @@
 
 use sidecar_core::agent::Endpoint;
 
+use crate::explain::Code;
 use crate::report::Failure;
 
 /// The contest's gateway, when neither flag nor environment nor state file names another.
@@ -26,7 +27,7 @@ pub struct Target {
 /// Another scheme than `ws`, no host, a user name or password, or parts longer than the protocol core keeps.
 pub fn parse(url: &str) -> Result<Target, Failure> {
     let bad = |why: &str| {
-        Failure::new("the endpoint cannot be used")
+        Failure::new(Code::Settings, "the endpoint cannot be used")
             .because(why)
             .hint("give it as ws://HOST[:PORT]/PATH, as the job response's tunnel_endpoint has it")
     };

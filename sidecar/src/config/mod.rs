@@ -12,6 +12,7 @@ pub use endpoint::{DEFAULT as DEFAULT_ENDPOINT, Target, parse as parse_endpoint}
 pub use env_file::{EnvFile, default_path as default_env_file};
 pub use token::{Token, TokenSources, VARIABLES as TOKEN_VARIABLES};
 
+use crate::explain::Code;
 use crate::report::Failure;
 
 /// Looks names up in the environment and then in the state file; an empty value counts as absent.
@@ -28,14 +29,17 @@ impl Lookup {
     /// The file is there and cannot be read.
     pub fn new(path: Option<PathBuf>) -> Result<Self, Failure> {
         if let Some(named) = path.as_ref().filter(|path| !path.exists()) {
-            return Err(Failure::new(format!("the state file {} is not there", named.display()))
-                .hint("correct --env-file, or leave it out"));
+            return Err(Failure::new(
+                Code::Settings,
+                format!("the state file {} is not there", named.display()),
+            )
+            .hint("correct --env-file, or leave it out"));
         }
         let path = path.or_else(default_env_file);
         let file = match &path {
             None => EnvFile::default(),
             Some(path) => EnvFile::load(path).map_err(|error| {
-                Failure::new(format!("the state file {} cannot be read", path.display()))
+                Failure::new(Code::Settings, format!("the state file {} cannot be read", path.display()))
                     .because(error)
                     .hint("fix its permissions, or name another one with --env-file")
             })?,
@@ -63,7 +67,7 @@ impl Lookup {
 /// Empty, longer than 64 bytes, or with characters that a query cannot carry as they are.
 pub fn parse_job(text: &str) -> Result<JobId, Failure> {
     let bad = |why: &str| {
-        Failure::new(format!("the job id \"{}\" cannot be used", text.escape_debug()))
+        Failure::new(Code::Settings, format!("the job id \"{}\" cannot be used", text.escape_debug()))
             .because(why)
             .hint("give the job response's uuid, not its numeric id: --job or JOB_UUID")
     };

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::env_file::EnvFile;
+use crate::explain::Code;
 use crate::report::Failure;
 
 /// The variables that may hold a token, in the order in which each source is asked.
@@ -65,7 +66,7 @@ impl TokenSources {
         }
         if let Some(path) = &self.env_file {
             let file = EnvFile::load(path).map_err(|error| {
-                Failure::new(format!("the state file {} cannot be read", path.display()))
+                Failure::new(Code::Settings, format!("the state file {} cannot be read", path.display()))
                     .because(error)
                     .hint("fix its permissions, or set JOB_TOKEN in the environment")
             })?;
@@ -75,7 +76,7 @@ impl TokenSources {
                 }
             }
         }
-        Err(Failure::new("no token for the tunnel")
+        Err(Failure::new(Code::Token, "no token for the tunnel")
             .because("neither JOB_TOKEN nor CHALLENGE_TOKEN is set, and no --token-file was given")
             .hint("export JOB_TOKEN (the job response's job_token), or pass --token-file FILE"))
     }
@@ -83,7 +84,7 @@ impl TokenSources {
 
 fn from_file(path: &Path) -> Result<Token, Failure> {
     let text = fs::read_to_string(path).map_err(|error| {
-        Failure::new(format!("the token file {} cannot be read", path.display()))
+        Failure::new(Code::Token, format!("the token file {} cannot be read", path.display()))
             .because(error)
             .hint("name a file with the token as its only line")
     })?;
@@ -94,7 +95,7 @@ fn from_file(path: &Path) -> Result<Token, Failure> {
 fn checked(text: &str, source: String) -> Result<Token, Failure> {
     let secret = text.trim();
     if secret.is_empty() || !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(Failure::new(format!("the token from {source} is not usable"))
+        return Err(Failure::new(Code::Token, format!("the token from {source} is not usable"))
             .because("it is empty, or holds white space or characters that a header cannot carry")
             .hint("store the token alone, on one line, without quotes"));
     }

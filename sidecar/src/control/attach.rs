@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::Shared;
 use super::readable::Readable;
+use crate::explain::Code;
 use crate::frame_loop::Command;
 
 /// Lets workers in until the control thread ends.
@@ -82,7 +83,7 @@ async fn hello(pending: &mut Pending) -> Result<Candidate, HelloError> {
 }
 
 fn refuse(pending: Pending, refused: &SeatRefused) {
-    tracing::warn!(%refused, "a worker was refused");
+    tracing::warn!(code = Code::WorkerRefused.name(), %refused, "a worker was refused");
     pending.refuse(refused);
 }
 

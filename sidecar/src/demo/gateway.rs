@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::Kept;
 use crate::cli::DemoArgs;
+use crate::explain::Code;
 use crate::report::Failure;
 
 /// How often the demo looks at the region and the progress.
@@ -58,9 +59,9 @@ impl GatewayProcess {
         if payload > 0 {
             command.args(["--payload", &payload.to_string()]);
         }
-        let mut child = command
-            .spawn()
-            .map_err(|error| Failure::new("the demo cannot start a gateway").because(error))?;
+        let mut child = command.spawn().map_err(|error| {
+            Failure::new(Code::Rehearsal, "the demo cannot start a gateway").because(error)
+        })?;
         let output = child.stdout.take();
         let process = Kept(child);
         let (sender, lines) = mpsc::channel::<Value>();
@@ -74,8 +75,9 @@ impl GatewayProcess {
                 }
             }
         });
-        let first =
-            lines.recv_timeout(START).map_err(|_| Failure::new("the demo's gateway did not start"))?;
+        let first = lines
+            .recv_timeout(START)
+            .map_err(|_| Failure::new(Code::Rehearsal, "the demo's gateway did not start"))?;
         let endpoint = first["endpoint"].as_str().unwrap_or_default().to_owned();
         Ok(Self { process, lines, endpoint, cases: args.cases, case: 0, step: 0 })
     }
@@ -96,7 +98,7 @@ impl GatewayProcess {
             Err(RecvTimeoutError::Disconnected) => {
                 let status =
                     self.process.0.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-                Err(Failure::new(format!("the demo's gateway ended with {status}"))
+                Err(Failure::new(Code::Rehearsal, format!("the demo's gateway ended with {status}"))
                     .hint("look at its message above"))
             }
         }

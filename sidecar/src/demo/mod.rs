@@ -11,6 +11,7 @@ use sidecar_shm::stats::{Snapshot, Stats};
 
 use crate::cli::DemoArgs;
 use crate::exit::Exit;
+use crate::explain::Code;
 use crate::report::Failure;
 
 mod gateway;
@@ -22,10 +23,11 @@ use table::Row;
 /// Plays the cases with and without images and prints the table.
 ///
 /// # Errors
-/// A process could not be started, or ended before its part was done.
+/// A process could not be started, or ended before its part was done; not every case was solved.
 pub fn run(args: &DemoArgs) -> Result<Exit, Failure> {
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::new("the demo cannot find its own program").because(error))?;
+    let program = std::env::current_exe().map_err(|error| {
+        Failure::new(Code::Rehearsal, "the demo cannot find its own program").because(error)
+    })?;
     let directory = Scratch::new()?;
     let mut rows = Vec::new();
     for (title, payload) in [("no image", 0), ("image", args.payload)] {
@@ -35,7 +37,14 @@ pub fn run(args: &DemoArgs) -> Result<Exit, Failure> {
     let text = if args.json { table::json(&rows) } else { table::text(&rows) };
     // A closed pipe is a reader that has seen enough.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
-    Ok(if rows.iter().all(Row::is_solved) { Exit::Done } else { Exit::Failed })
+    match rows.iter().find(|row| !row.is_solved()) {
+        None => Ok(Exit::Done),
+        Some(row) => {
+            let report = &row.report;
+            let what = format!("{}: {} of {} cases were solved", row.title, report.solved, report.cases);
+            Err(Failure::new(Code::Unsolved, what))
+        }
+    }
 }
 
 /// A directory of the demo's own for the region, removed at the end.
@@ -48,7 +57,7 @@ impl Scratch {
         let name = crate::config::random::<8>().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let path = parent.join(format!("sidecar-demo-{name}"));
         std::fs::create_dir(&path).map_err(|error| {
-            Failure::new(format!("the demo cannot make {}", path.display()))
+            Failure::new(Code::Rehearsal, format!("the demo cannot make {}", path.display()))
                 .because(error)
                 .hint("free some space in /dev/shm")
         })?;
@@ -100,10 +109,9 @@ impl Play<'_> {
             .env("JOB_TOKEN", token.as_str())
             .stdin(Stdio::null())
             .stdout(Stdio::null());
-        let mut sidecar = command
-            .spawn()
-            .map(Kept)
-            .map_err(|error| Failure::new("the demo cannot start a sidecar").because(error))?;
+        let mut sidecar = command.spawn().map(Kept).map_err(|error| {
+            Failure::new(Code::Rehearsal, "the demo cannot start a sidecar").because(error)
+        })?;
         let progress = Progress::new();
         let mut snapshot: Option<Snapshot> = None;
         let report = loop {
@@ -117,13 +125,15 @@ impl Play<'_> {
                 && !status.success()
             {
                 progress.clear();
-                return Err(Failure::new(format!("the demo's sidecar ended with {status}"))
+                return Err(Failure::new(Code::Rehearsal, format!("the demo's sidecar ended with {status}"))
                     .hint("look at its message above"));
             }
         };
         progress.clear();
-        let status =
-            sidecar.0.wait().map_err(|error| Failure::new("the demo's sidecar is lost").because(error))?;
+        let status = sidecar
+            .0
+            .wait()
+            .map_err(|error| Failure::new(Code::Rehearsal, "the demo's sidecar is lost").because(error))?;
         Ok(Row { title: self.title, payload: self.payload, report, snapshot, exit: status.code() })
     }
 }

@@ -3,6 +3,7 @@
 use std::io;
 
 use super::{Doorbell, Driver, Epoll, Uring};
+use crate::explain::Code;
 use crate::report::Failure;
 
 /// `--io`.
@@ -40,7 +41,7 @@ pub fn choose(preference: Preference, doorbell: Doorbell<'_>) -> Result<Choice, 
         Preference::Epoll => epoll(doorbell, "asked for".to_owned()),
         Preference::Uring => match Uring::new(doorbell) {
             Ok(driver) => Ok(Choice { driver: Box::new(driver), why: "asked for".to_owned() }),
-            Err(error) => Err(Failure::new("--io uring: io_uring cannot be used here")
+            Err(error) => Err(Failure::new(Code::Io, "--io uring: io_uring cannot be used here")
                 .because(explain(&error))
                 .hint("use --io auto or --io epoll, or allow io_uring in the container's seccomp profile")),
         },
@@ -53,7 +54,7 @@ pub fn choose(preference: Preference, doorbell: Doorbell<'_>) -> Result<Choice, 
 
 fn epoll(doorbell: Doorbell<'_>, why: String) -> Result<Choice, Failure> {
     let driver = Epoll::new(doorbell).map_err(|error| {
-        Failure::new("no epoll instance").because(error).hint("raise the open files limit")
+        Failure::new(Code::Io, "no epoll instance").because(error).hint("raise the open files limit")
     })?;
     Ok(Choice { driver: Box::new(driver), why })
 }

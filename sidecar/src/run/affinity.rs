@@ -4,6 +4,7 @@ use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use crate::explain::Code;
 use crate::report::Failure;
 
 /// Where the process's threads were allowed to run before one of them was pinned. New threads inherit the pin, and the
@@ -26,7 +27,7 @@ impl Affinity {
             Ok(Self(before))
         });
         pinned.map_err(|error| {
-            Failure::new(format!("--cpu {core}: the frame loop cannot be pinned there"))
+            Failure::new(Code::Start, format!("--cpu {core}: the frame loop cannot be pinned there"))
                 .because(error)
                 .hint("name a core that this process may use; `taskset -p $$` shows them")
         })

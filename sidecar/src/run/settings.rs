@@ -10,6 +10,7 @@ use sidecar_shm::layout::Geometry;
 use crate::bridge::{FailurePolicy, Rules};
 use crate::cli::{OnFailure, RunArgs};
 use crate::config::{self, Lookup, Target, TokenSources};
+use crate::explain::Code;
 use crate::report::Failure;
 
 /// Everything that was asked for, checked.
@@ -31,7 +32,7 @@ pub(super) fn settle(args: &RunArgs) -> Result<Settings, Failure> {
     check_gpu(&args.gpu)?;
     let lookup = Lookup::new(args.env_file.clone())?;
     let job = args.job.clone().or_else(|| lookup.value("JOB_UUID")).ok_or_else(|| {
-        Failure::new("no job")
+        Failure::new(Code::Settings, "no job")
             .because("neither --job nor JOB_UUID is set")
             .hint("pass the job response's uuid with --job")
     })?;
@@ -77,7 +78,7 @@ fn check_gpu(gpu: &str) -> Result<(), Failure> {
     if gpu == "none" {
         return Ok(());
     }
-    Err(Failure::new(format!("--gpu {gpu}: this version cannot use a GPU itself"))
+    Err(Failure::new(Code::Gpu, format!("--gpu {gpu}: this version cannot use a GPU itself"))
         .because("page-locking and GPU discovery are not part of it yet")
         .hint("use --gpu none; the worker may use any GPU it sees"))
 }
@@ -85,7 +86,7 @@ fn check_gpu(gpu: &str) -> Result<(), Failure> {
 fn parse_agent(text: &str) -> Result<AgentId, Failure> {
     let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte));
     AgentId::new(text).ok().filter(|_| plain && !text.is_empty()).ok_or_else(|| {
-        Failure::new(format!("the agent id \"{}\" cannot be used", text.escape_debug()))
+        Failure::new(Code::Settings, format!("the agent id \"{}\" cannot be used", text.escape_debug()))
             .because("it has to be 1 to 64 letters, digits, '-', '_', '.' or '~'")
             .hint("leave --agent out: a UUID is generated")
     })
@@ -106,12 +107,12 @@ fn failure_policy(args: &RunArgs, action_bytes: u32) -> Result<FailurePolicy, Fa
 fn read_payload(flag: &str, path: &Path, most: u32, limit_flag: &str) -> Result<Vec<u8>, Failure> {
     let shown = path.display();
     let bytes = std::fs::read(path).map_err(|error| {
-        Failure::new(format!("{flag} {shown} cannot be read"))
+        Failure::new(Code::Settings, format!("{flag} {shown} cannot be read"))
             .because(error)
             .hint("name a file that can be read")
     })?;
     if bytes.len() > most as usize {
-        return Err(Failure::new(format!("{flag} {shown} has {} bytes", bytes.len()))
+        return Err(Failure::new(Code::Settings, format!("{flag} {shown} has {} bytes", bytes.len()))
             .because(format!("at most {most} fit a slot"))
             .hint(format!("raise {limit_flag}")));
     }

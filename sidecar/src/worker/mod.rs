@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use sidecar_shm::worker::{AttachOptions, Event, Observation, Worker, WorkerError};
 
 use crate::exit::Exit;
+use crate::explain::Code;
 use crate::report::Failure;
 
 mod cartpole;
@@ -45,12 +46,12 @@ pub struct WorkerArgs {
 pub fn run(args: &WorkerArgs) -> Result<Exit, Failure> {
     let options = AttachOptions { timeout: args.attach_timeout, ..AttachOptions::default() };
     let mut worker = Worker::attach(&args.shm, &options).map_err(|error| {
-        Failure::new(format!("the worker cannot attach to {}", args.shm.display()))
+        Failure::new(Code::WorkerAlone, format!("the worker cannot attach to {}", args.shm.display()))
             .because(error)
             .hint("start `sidecar --shm` with this path first, and only one worker for it")
     })?;
     serve(&mut worker, args).map_err(|error| {
-        Failure::new(format!("the worker on {} cannot go on", args.shm.display()))
+        Failure::new(Code::WorkerAlone, format!("the worker on {} cannot go on", args.shm.display()))
             .because(error)
             .hint("look at the sidecar's log")
     })
