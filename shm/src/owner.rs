@@ -21,6 +21,7 @@ mod uplink;
 
 use core::time::Duration;
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -269,6 +270,15 @@ impl Owner {
     /// For the control thread.
     pub fn doorbell_handle(&self) -> DoorbellHandle {
         self.doorbell.clone()
+    }
+
+    /// Puts the region into huge pages as far as the kernel has some. Gives the bytes that lie in huge pages now: what
+    /// does not fill one stays in small pages. To be asked for before workers attach, since it takes milliseconds.
+    ///
+    /// # Errors
+    /// No part of it could be: the kernel is older than 6.1, has no huge pages left, or the file system forbids it.
+    pub fn use_huge_pages(&self) -> io::Result<usize> {
+        self.parts.map.collapse()
     }
 
     /// Looks whether the region is still what it was: nobody cut its file short, or wiped it. `None`: it is. A worker has

@@ -9,6 +9,8 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use sidecar_cuda::discovery::Choice;
+use sidecar_cuda::lock::MOST_SHARERS;
 use sidecar_shm::spin::Mode;
 
 use crate::driver::Preference;
@@ -92,6 +94,8 @@ pub enum Command {
     Gateway(Box<sidecar_gateway::Args>),
     /// A built-in worker
     Worker(WorkerArgs),
+    /// The GPUs of this machine, as `--gpu` counts them
+    Gpus(GpusArgs),
     /// Counters and latency percentiles of a running sidecar, read from its region
     Stat(StatArgs),
     /// What the code of an error, of a log line or of an exit means, and what to do; all of them without one
@@ -101,9 +105,12 @@ pub enum Command {
 /// `sidecar --shm PATH ...`
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
-    /// GPU index, or `none` to run without one
-    #[arg(long, default_value = "none", value_name = "INDEX|none")]
-    pub gpu: String,
+    /// GPU that this sidecar is for: its index in `sidecar gpus`, its UUID, or `none`
+    #[arg(long, default_value = "none", value_parser = gpu, value_name = "INDEX|UUID|none")]
+    pub gpu: GpuChoice,
+    /// Share the GPU among this many sidecars, each started with the same flag
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=i64::from(MOST_SHARERS)))]
+    pub share_gpu: Option<u32>,
     /// Path of the shared region; its directory has to be on a tmpfs (/dev/shm/...)
     #[arg(long, required = true, value_name = "PATH")]
     pub shm: Option<PathBuf>,
@@ -175,6 +182,36 @@ pub struct RegionArgs {
     /// Bytes of an action slot
     #[arg(long, default_value_t = 64 << 10, value_name = "BYTES")]
     pub action_bytes: u32,
+    /// Put the region into huge pages where there are some
+    #[arg(long)]
+    pub huge: bool,
+}
+
+/// `--gpu`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GpuChoice {
+    /// `none`
+    None,
+    /// One of the machine's.
+    Of(Choice),
+}
+
+impl core::fmt::Display for GpuChoice {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Of(Choice::Index(index)) => write!(f, "{index}"),
+            Self::Of(Choice::Uuid(uuid)) => f.write_str(uuid),
+        }
+    }
+}
+
+/// `sidecar gpus`
+#[derive(Debug, Clone, Copy, Args)]
+pub struct GpusArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What becomes of an observation that the worker failed on.
@@ -313,6 +350,10 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     sidecar_gateway::duration::parse(text).map_err(|error| error.to_string())
 }
 
+fn gpu(text: &str) -> Result<GpuChoice, String> {
+    if text == "none" { Ok(GpuChoice::None) } else { text.parse().map(GpuChoice::Of) }
+}
+
 fn spin(text: &str) -> Result<Mode, String> {
     match text {
         "auto" => Ok(Mode::Auto),
@@ -404,6 +445,19 @@ mod tests {
         assert_eq!(run(&["--shm", "/x", "--spin", "off"]).spin, Mode::Off);
         assert_eq!(run(&["--shm", "/x", "--spin", "50"]).spin, Mode::Fixed(Duration::from_micros(50)));
         assert!(read(&["--shm", "/x", "--spin", "-1"]).is_err());
+    }
+
+    #[test]
+    fn a_gpu_is_an_index_a_uuid_or_none() {
+        assert_eq!(run(&["--shm", "/x"]).gpu, GpuChoice::None);
+        for text in ["0", "17", "GPU-51", "MIG-0a", "none"] {
+            assert_eq!(run(&["--shm", "/x", "--gpu", text]).gpu.to_string(), text);
+        }
+        assert!(Cli::try_parse_from(["sidecar", "--shm", "/x", "--gpu", "first"]).is_err());
+        assert_eq!(run(&["--shm", "/x", "--gpu", "0", "--share-gpu", "3"]).share_gpu, Some(3));
+        for among in ["0", "1", "17"] {
+            assert!(Cli::try_parse_from(["sidecar", "--shm", "/x", "--share-gpu", among]).is_err());
+        }
     }
 
     #[test]

@@ -77,8 +77,13 @@ codes! {
     }
     Gpu "gpu" End {
         "the GPU cannot be used",
-        "there is none of that number, or no driver for it",
-        "`--gpu none` runs without one; the worker may use any GPU that it sees"
+        "there is none of that number, or no driver that shows one to this process; the error says which",
+        "`sidecar gpus` lists them; in a container `--gpus all`; `--gpu none` runs without one, and the worker may use any GPU that it sees"
+    }
+    GpuInUse "gpu-in-use" End {
+        "the GPU cannot be had",
+        "other sidecars of this user have it; the error names their pids",
+        "another `--gpu`, or `--share-gpu N` on all that share it"
     }
     Region "region" End {
         "the region cannot be made or taken over",

@@ -19,7 +19,7 @@
 //! | [`config`] | flags, environment, state file, tokens |
 //! | [`supervise`] | `--supervise`: the parent that starts a dead sidecar again |
 //! | [`explain`] | what can go wrong, by code |
-//! | [`demo`], [`stat`], [`worker`] | the other subcommands; `sidecar gateway` is a crate of its own |
+//! | [`demo`], [`gpus`], [`stat`], [`worker`] | the other subcommands; `sidecar gateway` is a crate of its own |
 
 pub mod bridge;
 pub mod cli;
@@ -31,6 +31,7 @@ pub mod exit;
 pub mod explain;
 pub mod frame_loop;
 pub mod gateway;
+pub mod gpus;
 pub mod log;
 pub mod report;
 pub mod run;

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         Some(Command::Demo(args)) => sidecar::demo::run(&args),
         Some(Command::Gateway(args)) => sidecar::gateway::run(*args),
         Some(Command::Worker(args)) => sidecar::worker::run(&args),
+        Some(Command::Gpus(args)) => sidecar::gpus::run(&args),
         Some(Command::Stat(args)) => sidecar::stat::run(&args),
         Some(Command::Explain(args)) => sidecar::explain::run(&args),
     };

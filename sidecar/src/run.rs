@@ -4,6 +4,7 @@
 //! unmade, so that a start that fails leaves no region and no worker behind. Only a region that was taken over stays
 //! for the next one.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::sync::mpsc;
@@ -12,6 +13,7 @@ use std::thread::{self, JoinHandle};
 use rustix::io::Errno;
 use sha1::{Digest, Sha1};
 use sidecar_core::agent::{Agent, Outcome};
+use sidecar_cuda::numa;
 use sidecar_shm::attach::Listener;
 use sidecar_shm::clock;
 use sidecar_shm::region::{self, CreateError, Found, Identity, Opened};
@@ -28,9 +30,13 @@ use crate::frame_loop::{Command, FrameLoop, Requests, Waiting};
 use crate::report::Failure;
 
 mod affinity;
+mod gpu;
+mod preflight;
 mod settings;
 
 use affinity::Affinity;
+use gpu::OwnGpu;
+use preflight::{Facts, Placed};
 use settings::Settings;
 
 /// Runs until the job is over, a signal asks for the end, or nothing more can be done.
@@ -40,6 +46,8 @@ use settings::Settings;
 pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let shm = args.shm.as_deref().expect("clap requires --shm");
     let settings = settings::settle(args)?;
+    // Ours until this function ends.
+    let gpu = gpu::own(args)?;
     sidecar_shm::guard::install().map_err(|error| {
         Failure::new(Code::Start, "a handler for a damaged region (SIGBUS) cannot be installed")
             .because(error)
@@ -48,21 +56,28 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     // The frame loop and the worker may spin at the same time. Measured before this thread is pinned, which would leave
     // it one core to count.
     let waiting = Waiting { spin: Spin::measure(args.spin, 2), busy: args.busy_poll };
-    let affinity = args.cpu.map(Affinity::pin).transpose()?;
+    let (affinity, placed) = place(args, gpu.as_ref())?;
     let now = clock::now();
     let identity = Identity {
         job_endpoint_hash: hash(settings.config.job.as_str(), &settings.target.shown),
         agent: settings.config.agent.clone(),
     };
-    let opened =
-        region::create(shm, &settings.geometry, &identity, now).map_err(|error| no_region(shm, &error))?;
+    let opened = {
+        // Its pages are allocated here.
+        let near = gpu.as_ref().and_then(|own| own.near.as_ref());
+        let _near = near.and_then(|near| numa::Near::node(near.node).ok());
+        region::create(shm, &settings.geometry, &identity, now).map_err(|error| no_region(shm, &error))?
+    };
     let mut config = settings.config.clone();
     config.agent = opened.agent.clone();
     tell_found(&opened);
+    let huge = args.region.huge.then(|| opened.owner.use_huge_pages());
+    preflight::tell(&Facts { gpu: gpu.as_ref(), geometry: settings.geometry, huge, near: placed });
     let agent = Agent::resume(config, opened.resume.clone(), config::random(), now);
     let Settings { rules, token, .. } = &settings;
     let (token_source, rules) = (token.source().to_owned(), rules.clone());
-    let started = match start(args, shm, settings, affinity, &opened, agent.is_warm()) {
+    let environment = gpu.as_ref().map(OwnGpu::environment).unwrap_or_default();
+    let started = match start(args, shm, settings, affinity, environment, &opened, agent.is_warm()) {
         Ok(started) => started,
         Err(failure) => {
             // What a dead sidecar left stays for the next one, with the worker that waits for it.
@@ -95,6 +110,21 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
             .at(bridge.standing(clock::now(), Some(&outcome))));
     }
     finish(outcome, bridge, signalled.exit(), &token_source)
+}
+
+/// Puts this thread, which becomes the frame loop, on the core that was asked for, or else near the GPU.
+fn place(args: &RunArgs, gpu: Option<&OwnGpu>) -> Result<(Option<Affinity>, Placed), Failure> {
+    let near = gpu.and_then(|own| own.near.as_ref());
+    if let Some(core) = args.cpu {
+        let placed = if near.is_some() { Placed::RegionOnly } else { Placed::Anywhere };
+        return Ok((Some(Affinity::pin(core)?), placed));
+    }
+    let Some(near) = near else { return Ok((None, Placed::Anywhere)) };
+    // A container may have none of those cores: then it runs where it may, and the preflight says so.
+    Ok(match Affinity::near(&near.cores) {
+        Ok(affinity) => (Some(affinity), Placed::Near),
+        Err(_) => (None, Placed::Refused),
+    })
 }
 
 fn no_region(shm: &Path, error: &CreateError) -> Failure {
@@ -149,6 +179,7 @@ fn start(
     shm: &Path,
     settings: Settings,
     affinity: Option<Affinity>,
+    environment: Vec<(&'static str, OsString)>,
     opened: &Opened,
     warm: bool,
 ) -> Result<Started, Failure> {
@@ -181,6 +212,7 @@ fn start(
         tokens: settings.tokens,
         token: settings.token,
         worker: args.worker.clone(),
+        environment,
         shm: shm.to_owned(),
         orphans: owner.orphans(),
         listener,

@@ -67,7 +67,8 @@ fn a_missing_job_a_bad_endpoint_and_a_gpu_are_each_told_apart() {
     fails(&mut main_job(&region, "http://127.0.0.1/x"), &["endpoint", "http://"]);
     fails(&mut main_job(&region, "wss://127.0.0.1/x"), &["endpoint", "TLS"]);
     let mut gpu = sidecar();
-    fails(gpu.args(["--gpu", "0", "--job", JOB, "--shm"]).arg(&shm), &["--gpu 0", "--gpu none"]);
+    gpu.args(["--gpu", "first", "--job", JOB, "--shm"]).arg(&shm);
+    fails(&mut gpu, &["--gpu", "first", "index"]);
     assert!(region.leftovers().is_empty());
 }
 

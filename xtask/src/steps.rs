@@ -80,6 +80,13 @@ pub(crate) const STEPS: &[Step<Context>] = &[
     step("build", "the release binary", |context| {
         context.cargo(["build", "--release", "--package", "sidecar"])
     }),
+    Step {
+        name: "no-simulation",
+        title: "the release binary cannot load the simulated CUDA driver",
+        needs: &["build"],
+        leftovers: Leftovers::Fine,
+        run: no_simulation,
+    },
     step("python", "a virtual environment for the interop programs", |context| {
         python::prepare(python::INTEROP, &context.root, &context.target, &context.runner)
     }),
@@ -227,6 +234,24 @@ fn loom(context: &Context) -> Result<(), Stop> {
         .env("RUSTFLAGS", "--cfg sidecar_loom")
         .env("CARGO_TARGET_DIR", context.target.join("loom"));
     context.runner.run(tool, BUILD_LIMIT)
+}
+
+/// The name of the variable would be in the program if the program looked for it.
+fn no_simulation(context: &Context) -> Result<(), Stop> {
+    const SIGNS: [&str; 2] = ["SIDECAR_SIMULATED", "SIMULATED_CUDA"];
+    let path = context.sidecar_path();
+    let program = std::fs::read(&path)
+        .map_err(|error| Stop::failed(format!("{} cannot be read: {error}", path.display())))?;
+    let known = |text: &str| program.windows(text.len()).any(|window| window == text.as_bytes());
+    if !known("libcuda.so.1") {
+        return Err(Stop::failed(
+            "the program does not name the real driver: it was looked at in vain".to_owned(),
+        ));
+    }
+    match SIGNS.iter().find(|sign| known(sign)) {
+        None => Ok(()),
+        Some(sign) => Err(Stop::failed(format!("{} knows {sign}", path.display()))),
+    }
 }
 
 fn demo(context: &Context, driver: &str) -> Result<(), Stop> {

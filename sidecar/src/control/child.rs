@@ -36,14 +36,20 @@ static GROUP: Mutex<Option<Pid>> = Mutex::new(None);
 #[derive(Debug)]
 pub(super) struct Keeper {
     command: Vec<OsString>,
+    environment: Vec<(&'static str, OsString)>,
     shm: PathBuf,
     /// Pids of the workers that a dead predecessor left.
     survivors: Vec<u32>,
 }
 
 impl Keeper {
-    pub(super) fn new(command: Vec<OsString>, shm: PathBuf, survivors: Vec<u32>) -> Self {
-        Self { command, shm, survivors }
+    pub(super) fn new(
+        command: Vec<OsString>,
+        environment: Vec<(&'static str, OsString)>,
+        shm: PathBuf,
+        survivors: Vec<u32>,
+    ) -> Self {
+        Self { command, environment, shm, survivors }
     }
 
     pub(super) async fn run(self, shared: Rc<Shared>) {
@@ -99,6 +105,7 @@ impl Keeper {
     fn spawn(&self) -> std::io::Result<Child> {
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).env("SIDECAR_SHM", &self.shm).env(MARK, "1").process_group(0);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         // A background group that read the terminal would be stopped.
         command.stdin(Stdio::null());
         for variable in crate::config::TOKEN_VARIABLES {

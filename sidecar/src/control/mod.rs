@@ -38,6 +38,8 @@ pub struct Setup {
     pub token: Token,
     /// The worker's command line; empty when the user starts the worker.
     pub worker: Vec<OsString>,
+    /// What its environment says besides; it wins over ours.
+    pub environment: Vec<(&'static str, OsString)>,
     /// The region's path, handed to the worker in `SIDECAR_SHM`.
     pub shm: PathBuf,
     /// Workers that a dead predecessor left.
@@ -158,7 +160,7 @@ async fn serve(
     mut end: oneshot::Receiver<WindDown>,
     signalled: Signalled,
 ) {
-    let Setup { target, tokens, token, worker, shm, orphans, listener, warm, metrics } = setup;
+    let Setup { target, tokens, token, worker, environment, shm, orphans, listener, warm, metrics } = setup;
     let shared = Rc::new(Shared {
         frame_loop,
         attached: watch::Sender::new(0),
@@ -176,7 +178,7 @@ async fn serve(
         tokio::task::spawn_local(metrics::serve(address, shm.clone()));
     }
     let child = (!worker.is_empty()).then(|| {
-        let keeper = child::Keeper::new(worker, shm, survivors);
+        let keeper = child::Keeper::new(worker, environment, shm, survivors);
         tokio::task::spawn_local(keeper.run(Rc::clone(&shared)))
     });
     let (wishes, wished) = watch::channel(Wish::default());

@@ -29,7 +29,6 @@ pub(super) struct Settings {
 /// # Errors
 /// Whatever is missing or makes no sense.
 pub(super) fn settle(args: &RunArgs) -> Result<Settings, Failure> {
-    check_gpu(&args.gpu)?;
     let lookup = Lookup::new(args.env_file.clone())?;
     let job = args.job.clone().or_else(|| lookup.value("JOB_UUID")).ok_or_else(|| {
         Failure::new(Code::Settings, "no job")
@@ -72,15 +71,6 @@ pub(super) fn settle(args: &RunArgs) -> Result<Settings, Failure> {
         wait_for_slot: args.failure.wait_for_slot,
     };
     Ok(Settings { target, config, rules, geometry, tokens, token })
-}
-
-fn check_gpu(gpu: &str) -> Result<(), Failure> {
-    if gpu == "none" {
-        return Ok(());
-    }
-    Err(Failure::new(Code::Gpu, format!("--gpu {gpu}: this version cannot use a GPU itself"))
-        .because("page-locking and GPU discovery are not part of it yet")
-        .hint("use --gpu none; the worker may use any GPU it sees"))
 }
 
 fn parse_agent(text: &str) -> Result<AgentId, Failure> {

@@ -291,3 +291,26 @@ fn the_doorbell_rings_only_while_the_loop_is_armed() {
     side.owner.doorbell_handle().ring();
     assert!(rung(&side), "the control thread rings at any time");
 }
+
+#[test]
+fn a_region_in_huge_pages_holds_what_it_held() {
+    let geometry = Geometry { observation_bytes: 4 << 20, ..SMALL };
+    let mut side = Side::new(&geometry);
+    let mut worker = side.attach().unwrap();
+    side.owner.deliver_pending();
+    let payload: Vec<u8> = (0..geometry.observation_bytes).map(|at| (at % 251) as u8).collect();
+    let sequence = side.observe(1, &payload);
+    match side.owner.use_huge_pages() {
+        Ok(bytes) => assert!(bytes >= 2 << 20 && bytes <= geometry.total_bytes(), "{bytes}"),
+        Err(error) => println!("skipped: no huge pages for it here: {error}"),
+    }
+    let seen = observation(&mut worker);
+    assert_eq!(seen.sequence(), sequence);
+    assert!(seen.payload() == payload);
+}
+
+#[test]
+fn a_region_smaller_than_a_huge_page_stays_as_it_is() {
+    let (side, _worker) = pair();
+    assert_eq!(side.owner.use_huge_pages().unwrap(), 0);
+}
