@@ -1,4 +1,5 @@
-//! The few system calls that neither rustix nor std wraps: open-file-description locks and the peer's pidfd.
+//! The few system calls that neither rustix nor std wraps as needed: open-file-description locks, the peer of a socket
+//! and its pidfd.
 
 use core::time::Duration;
 use std::fs::File;
@@ -49,6 +50,44 @@ pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
         return Err(io::Error::last_os_error());
     }
     Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+}
+
+/// Who made the other end of a unix socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Peer {
+    /// As seen from our pid namespace; 0 if it can't be seen from here.
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+}
+
+impl From<libc::ucred> for Peer {
+    fn from(peer: libc::ucred) -> Self {
+        // The kernel never says a negative one.
+        Self { pid: peer.pid.cast_unsigned(), uid: peer.uid }
+    }
+}
+
+/// Asks the kernel who is at the other end of a unix socket. rustix has the call as well, with a pid that can't be 0.
+pub(crate) fn peer(socket: impl AsFd) -> io::Result<Peer> {
+    let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `peer` and `length` are valid for writes of the sizes told, and the socket is open while borrowed.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if length as usize != size_of::<libc::ucred>() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(peer.into())
 }
 
 /// The pidfd of the process that made the other end of a unix socket.

@@ -211,10 +211,8 @@ impl Pending {
     }
 
     fn read_hello(&mut self) -> Result<Option<Candidate>, HelloError> {
-        let peer =
-            rustix::net::sockopt::socket_peercred(&self.socket).map_err(|e| HelloError::Silent(e.into()))?;
-        let (uid, ours) = (peer.uid.as_raw(), rustix::process::geteuid().as_raw());
-        check_user(uid, ours)?;
+        let sys::Peer { pid, uid } = sys::peer(&self.socket).map_err(HelloError::Silent)?;
+        check_user(uid, rustix::process::geteuid().as_raw())?;
         // One byte more than a hello, so that a longer message is seen as such.
         let mut message = [0; HELLO + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -243,8 +241,6 @@ impl Pending {
         }
         let mut candidate = wire::read_hello(&message[..received.bytes])
             .map_err(|error: Malformed| HelloError::Malformed(error.to_string()))?;
-        // 0 for a process outside of our pid namespace; never negative.
-        let pid = Pid::as_raw(Some(peer.pid)).cast_unsigned();
         let pidfd = match sys::peer_pidfd(&self.socket) {
             Ok(pidfd) => Ok(pidfd),
             Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {

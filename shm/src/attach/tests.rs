@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
 
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -11,7 +12,7 @@ use super::listener::{check_user, proved};
 use super::wire::{self, HELLO, Malformed, Refusal, Reply};
 use super::*;
 use crate::sys;
-use crate::testing::{SMALL, Side, directory, until};
+use crate::testing::{CHILD_PATH, SMALL, Side, directory, process, until};
 use crate::worker::{AttachError, AttachOptions, Worker};
 
 fn listener() -> (tempfile::TempDir, PathBuf, Listener) {
@@ -183,6 +184,70 @@ fn without_the_kernels_word_a_process_is_proved_by_its_start_time_or_its_own_pid
     let gone = child.id();
     child.wait().unwrap();
     assert!(proved(gone, start, None).is_err());
+}
+
+#[test]
+fn a_peer_without_a_pid_here_is_a_peer() {
+    let outside = libc::ucred { pid: 0, uid: 1000, gid: 1000 };
+    assert_eq!(sys::Peer::from(outside), sys::Peer { pid: 0, uid: 1000 });
+    let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let us = sys::Peer { pid: std::process::id(), uid: rustix::process::geteuid().as_raw() };
+    assert_eq!(sys::peer(&one).unwrap(), us);
+}
+
+/// Found in a container beside the worker's: pid 0 was an error, and no worker ever attached.
+#[test]
+fn a_worker_of_another_pid_namespace_attaches_and_its_death_is_proved() {
+    let unshare = |program: &std::ffi::OsStr| {
+        let mut command = std::process::Command::new("unshare");
+        command
+            .args(["--pid", "--fork", "--kill-child"])
+            .arg(program)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    };
+    if !unshare("true".as_ref()).status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no right to make a pid namespace");
+        return;
+    }
+    let directory = directory();
+    let region = directory.path().join("obs");
+    let mut sidecar = unshare(std::env::current_exe().unwrap().as_os_str())
+        .args(["--exact", "attach::tests::child_is_a_sidecar_of_another_pid_namespace", "--ignored"])
+        .env(CHILD_PATH, &region)
+        .spawn()
+        .unwrap();
+    let mut worker = process("owner::tests::death::child_takes_one_and_hangs", &region);
+    until(|| {
+        assert_eq!(sidecar.try_wait().unwrap(), None, "it waits for the worker's end");
+        region.exists().then_some(())
+    });
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    assert!(sidecar.wait().unwrap().success());
+}
+
+#[test]
+#[ignore = "the other process of a_worker_of_another_pid_namespace_attaches_and_its_death_is_proved"]
+fn child_is_a_sidecar_of_another_pid_namespace() {
+    let Some(meeting_point) = std::env::var_os(CHILD_PATH).map(PathBuf::from) else { return };
+    let mut side = Side::new(&SMALL);
+    std::os::unix::fs::symlink(socket_path(&side.path), socket_path(&meeting_point)).unwrap();
+    until(|| side.serve().then_some(()));
+    assert_eq!(side.owner.live_seat().unwrap().pid, 0, "it can't be seen from here");
+    side.owner.deliver_pending();
+    let sequence = side.observe(1, b"x");
+    until(|| side.poll().unwrap());
+    fs::write(&meeting_point, "its worker has the observation").unwrap();
+    until(|| {
+        side.watch();
+        side.connections.is_empty().then_some(())
+    });
+    side.settle();
+    let held = side.owner.oldest_unanswered().unwrap();
+    assert_eq!((held.sequence, held.deaths), (sequence, 1));
+    assert!(side.owner.live_seat().is_none());
 }
 
 #[test]
