@@ -154,6 +154,9 @@ pub mod worker_page {
     pub const BY_EVENTFD: usize = 452;
     /// u32: 1 once the worker has mapped the region: it knows of its seat.
     pub const TAKEN_UP: usize = 456;
+    /// u32: 1 once the worker has closed its handle and dropped every observation and reservation: it touches neither
+    /// this seat nor any slot any more, though its process may live on. The last word it writes here.
+    pub const LEFT: usize = 460;
 }
 
 /// Number and size of the slots: what a user chooses.
@@ -301,7 +304,7 @@ const _: () = {
     assert!(HEADROOM as usize == PAGE, "the payload must start on a page");
     assert!(block(SEATS) <= CONTROL + PAGE, "blocks of the seats fit the control page");
     assert!(seat_block::UP_WAITERS + 64 <= control::BLOCK_BYTES);
-    assert!(worker_page::TAKEN_UP + 4 <= PAGE);
+    assert!(worker_page::LEFT + 4 <= PAGE);
     assert!(RING_CAPACITY >= MAX_OBSERVATION_SLOTS + 16, "records fit beside every observation");
     // Room for all actions of a seat and one record for each slot, so that a release never waits for an action.
     assert!(RING_CAPACITY >= MAX_ACTION_SLOTS + MAX_OBSERVATION_SLOTS);

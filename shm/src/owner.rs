@@ -243,7 +243,7 @@ impl Owner {
     /// Whether [`Owner::poll_worker`] would find something: for a spinning loop.
     pub fn has_something(&self) -> bool {
         // Before finish_action nothing more is given out, so nothing that comes is a reason to look.
-        self.pending.is_none() && self.seats.iter().any(|seat| seat.is_read() && seat.link.has_something())
+        self.pending.is_none() && self.seats.iter().any(Seat::has_something)
     }
 
     /// The frame loop is awake again.

@@ -121,14 +121,21 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
     if let Some(simulated) = crate::simulation::start_time(pid) {
         return simulated;
     }
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    start_time_in(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn start_time_in(stat: &str) -> Option<u64> {
     // The command in parentheses may hold anything, also spaces and parentheses.
-    let (_, fields) = text.rsplit_once(')')?;
-    let mut fields = fields.split_ascii_whitespace();
-    if matches!(fields.next()?, "Z" | "X") {
+    let (_, fields) = stat.rsplit_once(')')?;
+    // What follows starts with field 3, the state.
+    let fields: Vec<_> = fields.split_ascii_whitespace().collect();
+    // A process of which only the first thread has ended looks dead, and its other threads go on; they are counted in
+    // field 20 (proc_pid_stat(5)).
+    let threads: u32 = fields.get(17)?.parse().ok()?;
+    if matches!(*fields.first()?, "Z" | "X") && threads <= 1 {
         return None;
     }
-    fields.nth(18)?.parse().ok()
+    fields.get(19)?.parse().ok()
 }
 
 /// Whether a process has ended or is about to: a killed one lets go of its locks only after its memory, and takes
@@ -192,4 +199,32 @@ pub(crate) fn poll_in(fd: impl AsFd, timeout: Duration) -> io::Result<bool> {
 pub(crate) fn is_pidfd(fd: impl AsFd) -> bool {
     let path = format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd());
     std::fs::read_to_string(path).is_ok_and(|text| text.lines().any(|line| line.starts_with("Pid:")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::start_time_in;
+
+    /// Found by reading: a worker whose first thread had left was taken for dead, and its slots for free.
+    #[test]
+    fn a_process_has_ended_when_its_last_thread_has() {
+        let stat = |state: &str, threads: u32| {
+            format!("77 (a) b) c) {state} 1 77 77 0 -1 4 1 0 0 0 1 2 0 0 20 0 {threads} 0 4242 9 9 9")
+        };
+        for (state, threads, expected) in [
+            ("S", 1, Some(4242)),
+            ("R", 9, Some(4242)),
+            ("Z", 1, None),
+            ("Z", 0, None),
+            ("X", 0, None),
+            ("Z", 2, Some(4242)),
+        ] {
+            assert_eq!(start_time_in(&stat(state, threads)), expected, "{state} {threads}");
+        }
+        assert_eq!(start_time_in("77 (a) S 1"), None);
+        assert_eq!(
+            super::start_time(std::process::id()),
+            start_time_in(&std::fs::read_to_string("/proc/self/stat").unwrap())
+        );
+    }
 }

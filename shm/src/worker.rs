@@ -116,6 +116,8 @@ pub enum AttachError {
         text: String,
         /// Pid of the worker that is attached, if that is the reason; 0 across pid namespaces.
         pid: u32,
+        /// See [`AttachError::patience`].
+        patience: Duration,
     },
     /// The region is not what the sidecar said, or could not be mapped.
     #[error("the region at {} can't be used: {source}", path.display())]
@@ -125,6 +127,17 @@ pub enum AttachError {
         /// Why.
         source: io::Error,
     },
+}
+
+impl AttachError {
+    /// For how long trying again may help, from the first try on: [`Worker::attach`] does so if its timeout is longer.
+    pub const fn patience(&self) -> Duration {
+        match self {
+            Self::NoSidecar { .. } => Duration::MAX,
+            Self::Refused { patience, .. } => *patience,
+            Self::Region { .. } => Duration::ZERO,
+        }
+    }
 }
 
 /// Why a worker can't go on. It has to be restarted, or to end.
@@ -204,12 +217,16 @@ pub enum Event {
 }
 
 /// An attached worker. See the module's text.
+///
+/// Dropping it closes it: the sidecar may give its seat to the next worker, also of this process, as soon as the last
+/// of its observations and reservations is dropped too.
 #[derive(Debug)]
 pub struct Worker {
     path: PathBuf,
     options: AttachOptions,
-    attachment: Attachment,
+    /// Dropped before the attachment, so that a worker that closes has left before its connection ends.
     uplink: Arc<Mutex<Uplink>>,
+    attachment: Attachment,
     spin: Spin,
     /// For poll loops, once asked for.
     poll: Option<Poll>,
@@ -235,6 +252,8 @@ const RETRY: Duration = Duration::from_millis(20);
 const ANSWER_WAIT: Duration = Duration::from_millis(2);
 /// The longest wait before the connection and the owner are looked at again.
 const SLICE: Duration = Duration::from_millis(100);
+/// Another worker may be ending: its sidecar is told so within milliseconds of its end.
+const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(2);
 /// A sidecar that restarts may take the old connection for another worker's for a moment.
 const TAKEN_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -242,8 +261,8 @@ impl Worker {
     /// Attaches to the sidecar that owns the region under `path`, waiting for it to exist as long as the options say.
     ///
     /// # Errors
-    /// See [`AttachError`]. That another worker is attached is said at once, that seats are not free yet only after
-    /// the timeout.
+    /// See [`AttachError`]. That another worker is attached is said after two seconds, in which it may end; that seats
+    /// are not free yet, or that nobody can tell whether the other one is ending, only after the timeout.
     pub fn attach(path: &Path, options: &AttachOptions) -> Result<Self, AttachError> {
         let started = clock::now();
         let attachment = loop {
@@ -252,8 +271,9 @@ impl Worker {
                 Err(failed) => failed,
             };
             let waited = clock::now().since(started);
-            if failed.is_final() || waited >= options.timeout {
-                return Err(failed.into_error(path, waited));
+            let error = failed.into_error(path, waited);
+            if waited >= error.patience().min(options.timeout) {
+                return Err(error);
             }
             std::thread::sleep(RETRY.min(options.timeout.saturating_sub(waited)));
         };
@@ -261,8 +281,8 @@ impl Worker {
         Ok(Self {
             path: path.to_owned(),
             options: *options,
-            attachment,
             uplink,
+            attachment,
             spin: Spin::new(),
             poll: None,
             armed: false,
@@ -523,7 +543,7 @@ impl Worker {
             Ok(renewed) => {
                 self.orphan = None;
                 if renewed == Renewed::Anew {
-                    *self.lock() = Uplink::new(&self.attachment);
+                    self.lock().move_to(&self.attachment);
                 } else {
                     self.lock().doorbell(self.attachment.doorbell()?);
                 }

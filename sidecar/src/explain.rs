@@ -202,8 +202,8 @@ codes! {
     }
     WorkerRefused "worker-refused" Incident {
         "a second worker is refused",
-        "one is attached already",
-        "end that one; a successor is let in as soon as its predecessor is gone"
+        "one is attached already, and did not end within two seconds",
+        "end that one, or close its handle; a successor is let in as soon as its predecessor is gone"
     }
     Resent "resent" Incident {
         "the connection was restored, nothing came, and the last action was sent once more",

@@ -303,3 +303,55 @@ fn stat_reads_a_running_sidecar_from_outside() {
     let output = sidecar().args(["stat", "--json", "--shm"]).arg(region.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "a region that is gone is an error");
 }
+
+/// The third one was refused once, and each one left a descriptor behind.
+#[test]
+fn a_process_attaches_as_often_as_it_closes_and_leaves_nothing_behind() {
+    let region = Region::new();
+    let gateway = Gateway::start(&[&FAST_GATEWAY[..], &["--cases", "1"]].concat());
+    let mut command = main_job(&region, &gateway.endpoint);
+    command.args(FAST);
+    let mut running = Running::start(&mut command);
+    let descriptors = format!("/proc/{}/fd", running.pid());
+    let open = || std::fs::read_dir(&descriptors).unwrap().count();
+    let mut after = Vec::new();
+    for round in 0..12 {
+        let worker = sidecar_shm::worker::Worker::attach(&region.path(), &Default::default())
+            .unwrap_or_else(|error| panic!("round {round}: {error}\n{}", running.stderr()));
+        after.push(open());
+        drop(worker);
+    }
+    // The last one or two are watched until another has their seat.
+    assert!(after[11] <= after[2] + 2, "{after:?}");
+    let mut last = sidecar();
+    last.args(["worker", "--policy", "cartpole", "--shm"]).arg(region.path());
+    let last = Running::start(&mut last);
+    running.await_stderr("ready");
+    let (code, said) = running.finish();
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(gateway.report()["solved"], 1, "{said}");
+    assert_eq!(last.finish().0, 0);
+}
+
+/// It asks a hundred times in its two seconds.
+#[test]
+fn a_second_worker_is_one_line_of_the_log() {
+    let region = Region::new();
+    let gateway = Gateway::start(&[&FAST_GATEWAY[..], &["--cases", "1"]].concat());
+    let mut command = main_job(&region, &gateway.endpoint);
+    command.args(FAST);
+    let mut running = Running::start(&mut command);
+    let attach = || sidecar_shm::worker::Worker::attach(&region.path(), &Default::default());
+    let first = attach().unwrap();
+    let error = attach().unwrap_err().to_string();
+    let who = format!("the worker with pid {} is attached", std::process::id());
+    assert!(error.contains(&who), "{error}");
+    drop(first);
+    let mut last = sidecar();
+    last.args(["worker", "--policy", "cartpole", "--shm"]).arg(region.path());
+    let last = Running::start(&mut last);
+    running.await_stderr("ready");
+    let (code, said) = running.finish();
+    assert_eq!((code, said.matches("a worker was refused").count()), (0, 1), "{said}");
+    assert_eq!((gateway.report()["solved"].as_u64(), last.finish().0), (Some(1), 0));
+}

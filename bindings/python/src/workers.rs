@@ -125,16 +125,13 @@ fn attach(py: Python<'_>, path: &Path, options: &AttachOptions) -> PyResult<Work
     loop {
         let left = options.timeout.saturating_sub(clock::now().since(started));
         let slice = left.min(SLICE);
-        let tried = clock::now();
         let error = match py.detach(|| Worker::attach(path, &AttachOptions { timeout: slice, ..*options })) {
             Ok(worker) => return Ok(worker),
             Err(error) => error,
         };
         py.check_signals()?;
-        // What waiting would not help is said before the time is over, see `Worker::attach`.
-        let is_final = clock::now().since(tried) < slice;
         let waited = clock::now().since(started);
-        if is_final || waited >= options.timeout {
+        if waited >= error.patience().min(options.timeout) {
             return Err(errors::attach(
                 py,
                 &match error {

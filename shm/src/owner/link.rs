@@ -101,6 +101,13 @@ impl Link {
         self.map.word32(self.page + worker_page::TAKEN_UP).load(Ordering::Acquire) != 0
     }
 
+    /// The worker says that it is done with this seat and every slot. Who believes it before the end of its connection
+    /// gives away what the worker may still use, and nothing else: it could write there anyway. Partner: the release
+    /// store when a worker's uplink is dropped, after its last message.
+    pub(super) fn has_left(&self) -> bool {
+        self.map.word32(self.page + worker_page::LEFT).load(Ordering::Acquire) != 0
+    }
+
     pub(super) fn has_something(&self) -> bool {
         self.up_tail() != self.head.load(Ordering::Relaxed)
     }

@@ -3,6 +3,11 @@
 //! A seat goes empty -> live -> dying -> empty. It is dying from the end of its connection on, or from nonsense in its
 //! pages; and empty again only once the worker's process is proved gone, since until then that process can write the
 //! seat's pages and the slots it was given. Meanwhile a successor takes the other seat.
+//!
+//! A worker that closes its handle and drops what it was given says so in its page, and then the end of its connection
+//! is enough: a process may attach as often as it likes. Its word is no proof, and need not be one. A worker that lies
+//! has given up its own slots, and can spoil its successor's pages as any process of this user could; the successor is
+//! detached for it, and the sidecar believes neither.
 
 use std::fs::File;
 use std::io;
@@ -54,13 +59,13 @@ pub struct SeatGrant {
 #[derive(Debug, thiserror::Error)]
 pub enum SeatRefused {
     /// One is attached already.
-    #[error("the worker with pid {pid} is attached; stop it first, a region serves one worker")]
+    #[error("{} is attached; stop it first, a region serves one worker", Who(*pid))]
     Live {
         /// Its pid; 0 across pid namespaces.
         pid: u32,
     },
     /// Both seats belong to workers that were given up and whose processes have not ended.
-    #[error("workers with pids {} and {} were detached and still run; end them first", pids[0], pids[1])]
+    #[error("{} and {} were detached and still run; end them first", Who(pids[0]), Who(pids[1]))]
     NotYet {
         /// Their pids; 0 across pid namespaces.
         pids: [u32; SEATS],
@@ -74,9 +79,23 @@ impl SeatRefused {
     /// The same for the wire, and whom it is about.
     pub(crate) fn reason(&self) -> (Refusal, u32) {
         match self {
+            // Nobody can see from here whether that one is dying; its end will be seen.
+            Self::Live { pid: 0 } => (Refusal::NotYet, 0),
             Self::Live { pid } => (Refusal::Taken, *pid),
             Self::NotYet { pids } => (Refusal::NotYet, pids[0]),
             Self::Failed(_) => (Refusal::Other, 0),
+        }
+    }
+}
+
+/// A worker, in a message.
+struct Who(u32);
+
+impl core::fmt::Display for Who {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self.0 {
+            0 => f.write_str("a worker of another pid namespace"),
+            pid => write!(f, "the worker with pid {pid}"),
         }
     }
 }
@@ -119,7 +138,7 @@ pub(super) struct Seat {
     pub(super) drain_to: Option<u32>,
     /// It has died on something, and on what is known when its last words are read: how far it had read its ring.
     pub(super) blame: Option<u32>,
-    /// The process is proved gone; the seat becomes empty when its ring has been read.
+    /// The process is proved gone, or has left; the seat becomes empty when its ring has been read.
     pub(super) gone: bool,
     /// Its worker had it under a dead sidecar, and what it said then has not been read to the end.
     pub(super) inherited: bool,
@@ -155,6 +174,15 @@ impl Seat {
     pub(super) const fn is_read(&self) -> bool {
         matches!(self.record.standing, Standing::Live | Standing::Dying)
     }
+
+    /// A message waits to be read, or the word that none will follow.
+    pub(super) fn has_something(&self) -> bool {
+        match self.record.standing {
+            Standing::Live => self.link.has_something(),
+            Standing::Dying => self.link.has_something() || (!self.gone && self.link.has_left()),
+            Standing::Empty | Standing::Poisoned => false,
+        }
+    }
 }
 
 impl Owner {
@@ -171,19 +199,29 @@ impl Owner {
         }
         self.forget_unheard(candidate);
         if let Some(live) = self.live() {
-            let record = self.seats[live].record;
-            let late = Self::now().since(self.since) > SURVIVOR_RETURNS_WITHIN;
-            let survivor = !self.seats[live].connected;
-            if !(survivor && (late || !may_run(&record))) {
-                return Err(SeatRefused::Live { pid: record.pid });
+            if !self.is_ending(live) {
+                return Err(SeatRefused::Live { pid: self.seats[live].record.pid });
             }
             self.end_connection(live);
+            // A successor that is there within a moment finds what this one has left.
+            self.seats[live].gone |= self.seats[live].link.has_left();
+            self.bury(live);
         }
         let Some(free) = (0..SEATS).find(|seat| self.seats[*seat].record.standing == Standing::Empty) else {
             return Err(SeatRefused::NotYet { pids: self.seats.each_ref().map(|seat| seat.record.pid) });
         };
         self.reset(free);
         self.grant(free, false, candidate)
+    }
+
+    /// Whether another worker may take the place of the live one, though nobody has told that its connection ended: it
+    /// said that it left, or its process ends, which takes long with much memory and comes before the connection's
+    /// end; or it is a survivor of the last sidecar that does not come back.
+    fn is_ending(&self, live: usize) -> bool {
+        let Seat { record, connected, link, .. } = &self.seats[live];
+        let known = record.pid != 0 && record.start_time != 0;
+        let late = Self::now().since(self.since) > SURVIVOR_RETURNS_WITHIN;
+        link.has_left() || !connected && late || !may_run(record) || known && sys::is_ending(record.pid)
     }
 
     /// A process that says hello anew, and for which a seat was kept of which it never heard (its answer was lost with a
@@ -269,11 +307,12 @@ impl Owner {
         self.seats.iter().position(|seat| seat.record.standing == Standing::Live)
     }
 
-    /// After a take-over: seats of which the process is gone for certain.
+    /// After a take-over: seats of which the process is gone for certain, or has left.
     pub(super) fn settle_past_seats(&mut self) {
         for seat in 0..SEATS {
             let record = self.seats[seat].record;
-            if record.standing == Standing::Empty || may_run(&record) {
+            let left = self.seats[seat].is_read() && self.seats[seat].link.has_left();
+            if record.standing == Standing::Empty || (may_run(&record) && !left) {
                 continue;
             }
             // There are two.
@@ -324,7 +363,7 @@ impl Owner {
         self.behind = true;
     }
 
-    fn end_connection(&mut self, seat: usize) {
+    pub(super) fn end_connection(&mut self, seat: usize) {
         let entry = &mut self.seats[seat];
         entry.connected = false;
         entry.record.standing = Standing::Dying;
@@ -380,6 +419,7 @@ impl Owner {
             page + worker_page::WANTS_ROOM,
             page + worker_page::BY_EVENTFD,
             page + worker_page::TAKEN_UP,
+            page + worker_page::LEFT,
             block(seat) + seat_block::POISONED,
             block(seat) + seat_block::DOWN_TAIL,
             block(seat) + seat_block::UP_HEAD,

@@ -87,7 +87,15 @@ impl Owner {
         if self.pending.is_some() {
             return Ok(None);
         }
-        let live = self.live();
+        let mut live = self.live();
+        if let Some(seat) = live
+            && !self.seats[seat].connected
+            && self.seats[seat].link.has_left()
+        {
+            // It closed while there was no sidecar: no connection of it will come and end.
+            self.end_connection(seat);
+            live = None;
+        }
         if let Some(live) = live
             && core::mem::take(&mut self.seats[live].ready_unheard)
         {
@@ -120,6 +128,7 @@ impl Owner {
                 // All that can be read was read, whatever its tail was a moment ago.
                 self.seats[seat].drain_to = None;
                 self.settle_blame(seat);
+                self.seats[seat].gone |= self.seats[seat].link.has_left();
                 self.bury(seat);
             }
             if Some(seat) == live && patience > 0 && core::mem::take(&mut self.seats[seat].inherited) {

@@ -10,7 +10,7 @@ use core::time::Duration;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::AttachError;
+use super::{AttachError, PREDECESSOR_PATIENCE};
 use crate::attach::{self, Answer, Answered, Call, Granted, Refusal, SeatClaim};
 use crate::cells::{Head, MappedCells};
 use crate::descriptor::Descriptor;
@@ -53,20 +53,18 @@ pub(super) enum Failed {
 }
 
 impl Failed {
-    /// Whether waiting helps nothing.
-    pub(super) const fn is_final(&self) -> bool {
-        match self {
-            Self::Absent(_) => false,
-            Self::Refused { why, .. } => !matches!(why, Refusal::NotYet),
-            Self::Region(_) => true,
-        }
-    }
-
     pub(super) fn into_error(self, path: &Path, waited: Duration) -> AttachError {
         let path = path.to_owned();
         match self {
             Self::Absent(source) => AttachError::NoSidecar { path, waited, source },
-            Self::Refused { pid, text, .. } => AttachError::Refused { path, text, pid },
+            Self::Refused { why, pid, text } => {
+                let patience = match why {
+                    Refusal::NotYet => Duration::MAX,
+                    Refusal::Taken => PREDECESSOR_PATIENCE,
+                    Refusal::Other => Duration::ZERO,
+                };
+                AttachError::Refused { path, text, pid, patience }
+            }
             Self::Region(source) => AttachError::Region { path, source },
         }
     }

@@ -37,6 +37,28 @@ pub(super) struct Uplink {
     sent: VecDeque<(u32, u32)>,
     /// Slots given back when the ring had no room.
     releases: Vec<(u32, u32)>,
+    /// The process that has it: a forked child has the value, and not the mapping.
+    process: u32,
+    /// It says when it leaves.
+    says_goodbye: bool,
+}
+
+/// Whoever drops it last, of the worker, its observations and its reservations, says that this process has done with
+/// its seat: nothing that any of them could write comes after.
+impl Drop for Uplink {
+    fn drop(&mut self) {
+        #[cfg(feature = "simulation")]
+        if crate::simulation::is_dying() {
+            return;
+        }
+        if !self.says_goodbye || std::process::id() != self.process || self.is_superseded() {
+            return;
+        }
+        let left = self.layout.seat_area(self.seat) + worker_page::LEFT;
+        // Partner: the owner's look when the connection has ended.
+        self.map.word32(left).store(1, Ordering::Release);
+        self.post();
+    }
 }
 
 /// What came of asking for an action slot.
@@ -150,7 +172,22 @@ impl Uplink {
             free: (0..layout.geometry().action_slots).rev().collect(),
             sent: VecDeque::with_capacity(layout.geometry().action_slots as usize),
             releases: Vec::with_capacity(layout.geometry().observation_slots as usize),
+            process: std::process::id(),
+            says_goodbye: true,
         }
+    }
+
+    /// Makes this the ring of another seat. Observations and reservations of the old one may still be about, so that
+    /// nothing is said there.
+    pub(super) fn move_to(&mut self, attachment: &Attachment) {
+        self.says_goodbye = false;
+        *self = Self::new(attachment);
+    }
+
+    /// Whether its seat is another worker's by now.
+    fn is_superseded(&self) -> bool {
+        let generation = block(self.seat) + seat_block::GENERATION;
+        self.map.word32(generation).load(Ordering::Acquire) != self.origin.1
     }
 
     /// A new sidecar has another doorbell.
@@ -255,6 +292,7 @@ impl Uplink {
     pub(super) fn fall_silent(&mut self) {
         self.origin = (0, 0);
         self.releases.clear();
+        self.says_goodbye = false;
     }
 
     fn flush(&mut self) {

@@ -75,6 +75,8 @@ faults! {
     WorkerStop = "worker stopped and continued",
     /// The worker's connection to the sidecar breaks; the process lives.
     WorkerUnplugged = "worker's connection breaks",
+    /// The worker is closed, and the same process attaches again.
+    WorkerReopens = "worker closed and attached again by its process",
     /// The worker takes very long for one answer.
     WorkerLate = "worker answers late",
     /// The worker gives up on an observation.
@@ -173,6 +175,7 @@ impl World {
             }
             Fault::WorkerStop => return self.stop_worker(),
             Fault::WorkerUnplugged => return self.unplug_worker(),
+            Fault::WorkerReopens => return self.reopen_worker(),
             Fault::WorkerLate => self.next_is_late = true,
             Fault::WorkerFails => self.next_fails = true,
             Fault::SidecarKill => {

@@ -617,6 +617,39 @@ impl World {
         true
     }
 
+    /// The process closes its worker, with whatever it was at, and wants another one.
+    pub(crate) fn reopen_worker(&mut self) -> bool {
+        let Some(at) = self.victim() else { return false };
+        if self.workers[at].joining || self.workers[at].mailbox.is_some() {
+            return false;
+        }
+        let view_lives_longer = self.random.once_in(2);
+        let it = &mut self.workers[at];
+        let view = it.current.take().filter(|_| view_lives_longer);
+        drop(it.worker.take());
+        drop(view);
+        it.inbox.clear();
+        it.loading = None;
+        it.blocked = false;
+        it.warm = false;
+        it.warmups = 0;
+        it.cold_starts = self.sidecar.cold_starts;
+        for delivery in core::mem::take(&mut it.seen) {
+            self.oracle.looks_away(delivery);
+        }
+        // What it gave back without an answer counts as if it had died on it.
+        self.worker_deaths += 1;
+        self.oracle.replies_due += 1;
+        self.look_at_doorbell(false);
+        if let Some((_, seat, generation)) = self.workers[at].link.take() {
+            let soon = self.random.below(5 * MILLI);
+            self.tell_end(seat, generation, soon);
+        }
+        let again = self.random.below(8 * MILLI);
+        self.after(again, Event::Join(at));
+        true
+    }
+
     /// After an orderly end each worker that is attached learns of it.
     pub(crate) fn workers_learn_of_the_end(&mut self) {
         for at in 0..self.workers.len() {

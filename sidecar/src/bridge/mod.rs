@@ -339,6 +339,8 @@ impl Bridge {
         // The predecessor's finished actions are taken before anything is delivered again.
         while self.poll_worker(now) {}
         let grant = self.owner.seat_join(candidate)?;
+        // A process that closes and attaches again dies on an observation too, and nobody proves it.
+        self.check_deaths(now);
         tracing::info!(pid = candidate.pid, seat = grant.seat, resumed = grant.resumed, "worker attached");
         Ok(grant)
     }

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use sidecar_shm::attach::{Candidate, Connection, HANDSHAKE, HelloError, Listener, Pending};
+use sidecar_shm::clock;
 use sidecar_shm::owner::{Orphan, SeatGrant, SeatRefused};
 use tokio::sync::oneshot;
 
@@ -46,9 +47,8 @@ pub(super) async fn watch_orphan(shared: Rc<Shared>, orphan: Orphan) {
         return;
     }
     if let Some(process) = pidfd.and_then(|pidfd| Readable::new(pidfd.as_fd()).ok()) {
-        shared.attached.send_modify(|attached| *attached += 1);
+        let _attached = Attached::new(&shared);
         ended(&process).await;
-        shared.attached.send_modify(|attached| *attached -= 1);
     }
     // Without a pidfd there is no process of that pid any more.
     shared.frame_loop.send(Command::ConnectionEnded { seat, generation });
@@ -65,7 +65,7 @@ async fn welcome(shared: Rc<Shared>, mut pending: Pending) {
     shared.frame_loop.send(Command::Join { candidate, reply });
     match answer.await {
         Ok(Ok(grant)) => seated(shared, pending, grant).await,
-        Ok(Err(refused)) => refuse(pending, &refused),
+        Ok(Err(refused)) => refuse(&shared, pending, &refused),
         // The frame loop has ended, and the process with it.
         Err(_) => {}
     }
@@ -82,8 +82,16 @@ async fn hello(pending: &mut Pending) -> Result<Candidate, HelloError> {
     }
 }
 
-fn refuse(pending: Pending, refused: &SeatRefused) {
-    tracing::warn!(code = Code::WorkerRefused.name(), %refused, "a worker was refused");
+/// A worker asks again every few milliseconds for as long as it may help: the same reason is a line once a minute.
+const SAME_REFUSAL: core::time::Duration = core::time::Duration::from_secs(60);
+
+fn refuse(shared: &Shared, pending: Pending, refused: &SeatRefused) {
+    let (text, now) = (refused.to_string(), clock::now());
+    let mut told = shared.refused.borrow_mut();
+    if told.as_ref().is_none_or(|(before, at)| *before != text || now.since(*at) > SAME_REFUSAL) {
+        tracing::warn!(code = Code::WorkerRefused.name(), refused = %text, "a worker was refused");
+        *told = Some((text, now));
+    }
     pending.refuse(refused);
 }
 
@@ -91,7 +99,15 @@ async fn seated(shared: Rc<Shared>, pending: Pending, grant: SeatGrant) {
     let (seat, generation) = (grant.seat, grant.generation);
     let process = pending.pidfd().and_then(|pidfd| Readable::new(pidfd).ok());
     match pending.grant(&grant) {
-        Ok(connection) => watch(shared, connection).await,
+        Ok(connection) => {
+            let watcher = tokio::task::spawn_local(watch(Rc::clone(&shared), connection)).abort_handle();
+            // Its predecessor in this seat has given it up in order, and its process may live on: what becomes of that
+            // is no news any more, and a process that attaches again and again must not cost a descriptor each time.
+            let before = shared.watchers.borrow_mut()[usize::from(seat)].replace(watcher);
+            if let Some(before) = before {
+                before.abort();
+            }
+        }
         Err(error) => {
             tracing::warn!(%error, "the worker went away during the handshake");
             shared.frame_loop.send(Command::ConnectionEnded { seat, generation });
@@ -112,7 +128,7 @@ async fn watch(shared: Rc<Shared>, connection: Connection) {
         tracing::error!("no descriptors left to watch the worker with");
         return shared.frame_loop.send(Command::ConnectionEnded { seat, generation });
     };
-    shared.attached.send_modify(|attached| *attached += 1);
+    let _attached = Attached::new(&shared);
     tokio::select! {
         () = hung_up(&connection, &socket) => {}
         () = shared.drop_worker.notified() => {}
@@ -122,7 +138,22 @@ async fn watch(shared: Rc<Shared>, connection: Connection) {
     ended(&process).await;
     tracing::info!(seat, "worker gone");
     shared.frame_loop.send(Command::ProvedDead { seat, generation });
-    shared.attached.send_modify(|attached| *attached -= 1);
+}
+
+/// A worker that is attached, or was and may still run; counted for as long as this lives.
+struct Attached(Rc<Shared>);
+
+impl Attached {
+    fn new(shared: &Rc<Shared>) -> Self {
+        shared.attached.send_modify(|attached| *attached += 1);
+        Self(Rc::clone(shared))
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.0.attached.send_modify(|attached| *attached -= 1);
+    }
 }
 
 async fn hung_up(connection: &Connection, socket: &Readable) {

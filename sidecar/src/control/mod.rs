@@ -3,6 +3,7 @@
 //! One current-thread runtime, hosted by tokio-uring where io_uring may be used, by tokio alone elsewhere. It talks
 //! to the frame loop through a channel and the doorbell, and is told what to do through another channel.
 
+use core::cell::RefCell;
 use core::net::SocketAddr;
 use std::ffi::OsString;
 use std::io;
@@ -10,9 +11,12 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use crossbeam_channel::Sender;
+use sidecar_core::time::Instant;
 use sidecar_shm::attach::Listener;
+use sidecar_shm::layout::SEATS;
 use sidecar_shm::owner::{DoorbellHandle, Orphan};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
 
 use crate::config::{Target, Token, TokenSources};
 use crate::frame_loop::{Command, Request};
@@ -78,6 +82,10 @@ pub(crate) struct Shared {
     frame_loop: ToFrameLoop,
     /// How many workers hold a seat whose process is not proved dead.
     attached: watch::Sender<u32>,
+    /// Who watches the last worker of each seat.
+    watchers: RefCell<[Option<AbortHandle>; SEATS]>,
+    /// Why a worker was refused last, and when that was a line of the log.
+    refused: RefCell<Option<(String, Instant)>>,
     /// The worker was warm once.
     ready: watch::Sender<bool>,
     /// The frame loop asks for the current worker to be dropped.
@@ -164,6 +172,8 @@ async fn serve(
     let shared = Rc::new(Shared {
         frame_loop,
         attached: watch::Sender::new(0),
+        watchers: RefCell::default(),
+        refused: RefCell::default(),
         ready: watch::Sender::new(warm),
         drop_worker: Notify::new(),
         ending: watch::Sender::new(None),

@@ -219,3 +219,159 @@ fn a_process_that_never_heard_of_its_seat_gets_another_and_leaves_nothing_behind
     side.settle();
     assert_eq!(side.owner.free_slots(), SMALL.observation_slots);
 }
+
+/// The connections that have ended are told, and nothing else: every process here lives on.
+fn hang_up(side: &mut Side) {
+    until(|| side.connections.iter().any(crate::attach::Connection::has_ended).then_some(()));
+    side.connections.retain(|connection| {
+        let ended = connection.has_ended();
+        if ended {
+            side.owner.seat_connection_ended(connection.seat(), connection.generation());
+        }
+        !ended
+    });
+    side.settle();
+}
+
+/// A process that closed its worker and made another had used up both seats with the second one, until it ended.
+#[test]
+fn a_process_attaches_as_often_as_it_closes() {
+    let mut side = Side::new(&SMALL);
+    let mut again = None;
+    for round in 0..10 {
+        let mut worker = side.attach().unwrap_or_else(|error| panic!("round {round}: {error}"));
+        side.owner.deliver_pending();
+        let (answered, kept) = (side.observe(1, b"a"), side.observe(1, b"b"));
+        if let Some(again) = again.replace(kept) {
+            let seen = observation(&mut worker);
+            assert_eq!((seen.sequence(), seen.redelivered()), (again, true), "round {round}");
+            worker.answer(seen, b"late").unwrap();
+            assert_eq!(side.action().0, again);
+            side.send(again);
+        }
+        let seen = observation(&mut worker);
+        worker.answer(seen, b"a").unwrap();
+        drop(observation(&mut worker));
+        drop(worker);
+        hang_up(&mut side);
+        assert_eq!(side.owner.live_seat().map(|seat| seat.seat), None);
+        side.send(answered);
+        assert_eq!(free(&side), 3, "round {round}: all but what nobody answered");
+        let held = side.owner.oldest_unanswered().unwrap();
+        assert_eq!((held.sequence, held.deaths), (kept, 1), "it left without answering it");
+    }
+    assert_eq!(side.owner.stats().counter(Counter::DroppedActions), 0);
+}
+
+#[test]
+fn a_view_that_outlives_its_worker_keeps_its_slot_and_the_seat() {
+    let (mut side, mut worker) = pair();
+    let sequence = side.observe(1, b"looked at");
+    let view = observation(&mut worker);
+    let reservation = worker.reserve(8).unwrap();
+    drop(worker);
+    hang_up(&mut side);
+    side.owner.answered(sequence);
+    // The other seat is there for the next one, and the slot is nobody's yet.
+    let second = side.attach().unwrap();
+    assert_eq!((side.owner.live_seat().unwrap().seat, free(&side)), (1, 3));
+    drop(second);
+    hang_up(&mut side);
+    assert_eq!(view.payload(), b"looked at");
+    drop(view);
+    side.settle();
+    assert_eq!(free(&side), 4, "given back by a worker that is closed");
+    assert!(!side.owner.has_something() && side.owner.arm(), "what is left keeps nobody awake");
+    let second = side.attach().unwrap();
+    assert_eq!(side.owner.live_seat().unwrap().seat, 1, "the reservation may still be written");
+    drop(second);
+    drop(reservation);
+    assert!(sys::poll_in(side.owner.doorbell(), Duration::from_secs(10)).unwrap(), "the last word rings");
+    side.owner.disarm();
+    hang_up(&mut side);
+    side.attach().unwrap();
+    assert_eq!(side.owner.live_seat().unwrap().seat, 0);
+}
+
+#[test]
+fn who_closed_while_there_was_no_sidecar_has_left_for_the_next_one() {
+    for late in [false, true] {
+        let (mut side, mut worker) = pair();
+        side.owner.journal().note_byte(clock::now());
+        let sequence = side.observe(1, b"x");
+        let seen = observation(&mut worker);
+        let mut worker = Some((worker, seen));
+        let directory = Arc::clone(&side.directory);
+        drop(side);
+        if !late {
+            worker.take();
+        }
+        let mut side = Side::at(directory, &SMALL, clock::now());
+        drop(worker);
+        side.settle();
+        assert!(side.owner.live_seat().is_none() && side.owner.must_poll().is_none(), "late: {late}");
+        let mut next = side.attach().unwrap();
+        assert_eq!(side.owner.live_seat().unwrap().seat, 0, "late: {late}");
+        side.owner.deliver_pending();
+        assert_eq!(observation(&mut next).sequence(), sequence);
+    }
+}
+
+/// A worker started a moment too early was refused for good.
+#[test]
+fn a_successor_that_comes_before_anybody_knows_of_the_death_is_let_in() {
+    let mut side = Side::new(&SMALL);
+    let mut first = process("owner::tests::death::child_takes_one_and_hangs", &side.path);
+    until(|| side.serve().then_some(()));
+    side.owner.deliver_pending();
+    let sequence = side.observe(1, b"x");
+    until(|| side.poll().unwrap());
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let mut second = side.attach().unwrap();
+    side.owner.deliver_pending();
+    side.settle();
+    let seen = observation(&mut second);
+    assert_eq!((seen.sequence(), seen.redelivered()), (sequence, true));
+    side.watch();
+    assert!(side.owner.live_seat().is_some(), "what is told late changes nothing");
+
+    // One that closes while the next one asks.
+    let path = side.path.clone();
+    let asking = std::thread::spawn(move || Worker::attach(&path, &AttachOptions::default()));
+    for _ in 0..3 {
+        until(|| (!side.serve()).then_some(()));
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    assert!(!asking.is_finished());
+    drop((second, seen));
+    until(|| {
+        side.serve();
+        asking.is_finished().then_some(())
+    });
+    asking.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_second_worker_waits_a_moment_and_is_told_who_is_there() {
+    let (mut side, _worker) = pair();
+    let path = side.path.clone();
+    let started = clock::now();
+    let asking = std::thread::spawn(move || Worker::attach(&path, &AttachOptions::default()).unwrap_err());
+    until(|| {
+        side.serve();
+        asking.is_finished().then_some(())
+    });
+    let waited = clock::now().since(started);
+    assert!(waited >= Duration::from_secs(2) && waited < AttachOptions::default().timeout, "{waited:?}");
+    let error = asking.join().unwrap().to_string();
+    let pid = std::process::id();
+    assert!(error.contains(&format!("the worker with pid {pid} is attached; stop it first")), "{error}");
+    // Whoever can't be seen may be dying: that takes as long as it takes.
+    assert_eq!(SeatRefused::Live { pid: 0 }.reason(), (crate::attach::Refusal::NotYet, 0));
+    let text = SeatRefused::NotYet { pids: [0, 7] }.to_string();
+    assert_eq!(
+        text,
+        "a worker of another pid namespace and the worker with pid 7 were detached and still run; end them first"
+    );
+}

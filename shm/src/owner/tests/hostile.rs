@@ -121,6 +121,35 @@ fn each_kind_of_nonsense_poisons_its_worker_and_the_next_one_works() {
 }
 
 #[test]
+fn a_worker_that_only_says_that_it_left_keeps_what_it_has() {
+    let mut side = Side::new(&SMALL);
+    let sequence = side.observe(1, b"x");
+    let hostile = Hostile::attach(&mut side);
+    let say = || hostile.map.word32(hostile.area() + worker_page::LEFT).store(7, Ordering::Release);
+    say();
+    assert!(side.poll().unwrap().is_none());
+    assert_eq!(side.owner.live_seat(), Some(hostile.info), "its connection stands");
+    assert_eq!(free(&side), 3);
+    // It hangs up and talks on: nothing is read of it once its seat is another's.
+    side.owner.seat_connection_ended(hostile.info.seat, hostile.info.generation);
+    assert!(side.poll().unwrap().is_none());
+    let mut worker = side.attach().unwrap();
+    assert_eq!(side.owner.live_seat().unwrap().seat, hostile.info.seat);
+    side.owner.deliver_pending();
+    let seen = observation(&mut worker);
+    assert_eq!((seen.sequence(), seen.redelivered()), (sequence, true));
+    hostile.push(&[9]);
+    let poisoned = until(|| side.poll().err());
+    assert_ne!(poisoned.generation, hostile.info.generation, "the successor pays for what is in its pages");
+    // A poisoned seat is nobody's until the process is gone, whatever it says.
+    say();
+    assert!(side.poll().unwrap().is_none());
+    let next = side.attach().unwrap();
+    assert_ne!(side.owner.live_seat().unwrap().seat, hostile.info.seat);
+    drop((seen, worker, next));
+}
+
+#[test]
 fn nonsense_found_after_the_proof_of_death_frees_the_seat_too() {
     let mut side = Side::new(&SMALL);
     let hostile = Hostile::attach(&mut side);
