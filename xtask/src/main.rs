@@ -8,6 +8,7 @@ mod c;
 mod clock;
 mod conformance;
 mod fuzz;
+mod gpu;
 mod interop;
 mod orphans;
 mod plan;
@@ -29,6 +30,7 @@ usage: cargo xtask test [--only STEP]... [--list]
        cargo xtask simulate [--seconds N] [--schedules N] [--first SEED] [--seed SEED]
        cargo xtask fuzz [--seconds N] [--only TARGET]...
        cargo xtask soak [--only STEP]... [--minutes N] [--list]
+       cargo xtask gpu-test [--only STEP]... [--list]
        cargo xtask wheel
        cargo xtask c
 
@@ -45,6 +47,8 @@ usage: cargo xtask test [--only STEP]... [--list]
   soak            what takes long, over and over until the time is up
   --minutes N     how long; 30 unless told otherwise
 
+  gpu-test        what only a real GPU can show; skipped where there is none
+
   wheel           the Python package, in target/wheels
   c               the C library, its headers and where they are, in target/c";
 
@@ -53,6 +57,7 @@ usage: cargo xtask test [--only STEP]... [--list]
 enum Task {
     Test,
     Soak,
+    GpuTest,
 }
 
 impl Task {
@@ -60,6 +65,7 @@ impl Task {
         match self {
             Self::Test => STEPS,
             Self::Soak => soak::STEPS,
+            Self::GpuTest => gpu::STEPS,
         }
     }
 }
@@ -75,6 +81,7 @@ enum Request {
     Fuzz(fuzz::Fuzz),
     Test { only: Vec<String> },
     Soak { only: Vec<String>, minutes: u32 },
+    GpuTest { only: Vec<String> },
 }
 
 fn main() -> ExitCode {
@@ -93,7 +100,8 @@ fn main() -> ExitCode {
         Ok(Request::Fuzz(fuzz)) => fuzz.run().unwrap_or_else(|error| refuse(&error)),
         Ok(Request::Wheel) => build(Context::wheel).unwrap_or_else(|error| refuse(&error)),
         Ok(Request::C) => build(Context::c).unwrap_or_else(|error| refuse(&error)),
-        Ok(Request::Test { only }) => test(&only).unwrap_or_else(|error| refuse(&error)),
+        Ok(Request::Test { only }) => test(STEPS, &only).unwrap_or_else(|error| refuse(&error)),
+        Ok(Request::GpuTest { only }) => test(gpu::STEPS, &only).unwrap_or_else(|error| refuse(&error)),
         Ok(Request::Soak { only, minutes }) => soaked(&only, minutes).unwrap_or_else(|error| refuse(&error)),
         Err(error) => refuse(&format!("{error}\n{USAGE}")),
     }
@@ -109,6 +117,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
     let task = match arguments.next().as_deref() {
         Some("test") => Task::Test,
         Some("soak") => Task::Soak,
+        Some("gpu-test") => Task::GpuTest,
         Some("simulate") => return simulate::Simulate::parse(arguments).map(Request::Simulate),
         Some("fuzz") => return fuzz::Fuzz::parse(arguments).map(Request::Fuzz),
         Some("wheel") => return alone(arguments, Request::Wheel),
@@ -132,6 +141,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
     Ok(match task {
         Task::Test => Request::Test { only },
         Task::Soak => Request::Soak { only, minutes },
+        Task::GpuTest => Request::GpuTest { only },
     })
 }
 
@@ -155,11 +165,11 @@ fn build(what: fn(&Context) -> Result<PathBuf, runner::Stop>) -> Result<ExitCode
 }
 
 /// Runs the chosen steps and prints the table.
-fn test(only: &[String]) -> Result<ExitCode, String> {
-    let chosen = plan::choose(STEPS, only)?;
+fn test(steps: &'static [plan::Step<Context>], only: &[String]) -> Result<ExitCode, String> {
+    let chosen = plan::choose(steps, only)?;
     let context = Context::new()?;
     let watch = clock::Stopwatch::start();
-    let report = plan::run(STEPS, &chosen, |step| context.attempt(step));
+    let report = plan::run(steps, &chosen, |step| context.attempt(step));
     println!("\n== result after {:.0} s\n{report}", watch.elapsed().as_secs_f64());
     Ok(verdict(&report))
 }
@@ -203,6 +213,9 @@ mod tests {
         assert!(parsed("soak --minutes soon").unwrap_err().contains("--minutes"));
         assert!(parsed("test --minutes 5").unwrap_err().contains("--minutes"));
         assert_eq!(parsed(""), Ok(Request::Help));
+        let device = Request::GpuTest { only: vec!["device".into()] };
+        assert_eq!(parsed("gpu-test --only device"), Ok(device));
+        assert_eq!(parsed("gpu-test --list"), Ok(Request::List(Task::GpuTest)));
         assert_eq!(parsed("wheel"), Ok(Request::Wheel));
         assert_eq!(parsed("c"), Ok(Request::C));
         assert!(parsed("c now").unwrap_err().contains("`now`"));

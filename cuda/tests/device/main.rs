@@ -1,0 +1,128 @@
+//! The same promises on a real GPU. Where there is none, each test says so and ends; `cargo xtask gpu-test` says in
+//! advance whether there is one, and then none may be left out.
+
+#[path = "../gpu/simulated.rs"]
+#[expect(dead_code, reason = "the region is what is needed of it; the driver here is the real one")]
+mod simulated;
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use sidecar_cuda::device::{DeviceMemory, OwnedStream};
+use sidecar_cuda::discovery::Inventory;
+use sidecar_cuda::driver::Driver;
+use sidecar_cuda::pin::{PageLock, Pin, PinError};
+use sidecar_cuda::worker::{Lent, PinnedWorker};
+use simulated::{GEOMETRY, Side, observation};
+
+const SOON: Option<Duration> = Some(Duration::from_secs(5));
+
+/// The driver of this machine, or `None` with the reason told.
+fn driver() -> Option<Driver> {
+    match Driver::open() {
+        Ok(driver) => Some(driver),
+        Err(why) => {
+            assert!(std::env::var_os("SIDECAR_GPU_TEST").is_none(), "there has to be a GPU here: {why}");
+            println!("skipped: {why}");
+            None
+        }
+    }
+}
+
+fn pinned(driver: Driver, side: &mut Side) -> PinnedWorker {
+    let worker = side.attach();
+    let worker = PinnedWorker::of(worker, Pin::with(driver, 0));
+    assert_eq!(worker.trouble(), None);
+    worker
+}
+
+fn lent(worker: &mut PinnedWorker) -> Lent {
+    let observation = observation(|| worker.next(SOON).unwrap());
+    worker.lend(observation)
+}
+
+fn device(worker: &PinnedWorker) -> (DeviceMemory, OwnedStream) {
+    let context = worker.pin().expect("a device").context();
+    let memory = DeviceMemory::new(Arc::clone(context), GEOMETRY.observation_bytes as usize).unwrap();
+    (memory, OwnedStream::new(Arc::clone(context)).unwrap())
+}
+
+#[test]
+fn every_gpu_is_told_with_a_place_a_name_and_memory() {
+    if driver().is_none() {
+        return;
+    }
+    let inventory = Inventory::take().unwrap();
+    println!("{inventory:#?}");
+    for (index, gpu) in (0..).zip(&inventory.gpus) {
+        assert_eq!(gpu.index, index);
+        assert!(!gpu.name.is_empty() && gpu.memory_total > 1 << 28 && gpu.compute.0 >= 3, "{gpu:?}");
+        assert!(gpu.memory_free.is_none_or(|free| free <= gpu.memory_total), "{gpu:?}");
+        assert!(gpu.bus.matches(':').count() == 2 && gpu.bus.contains('.'), "{gpu:?}");
+        assert_eq!(gpu.uuid.as_str().len(), "GPU-00000000-0000-0000-0000-000000000000".len(), "{gpu:?}");
+    }
+    // nvidia-smi's numbers, where all of its GPUs are shown.
+    let numbers: Vec<_> = inventory.gpus.iter().filter_map(|gpu| gpu.smi_index).collect();
+    assert!(numbers.is_sorted(), "{numbers:?}");
+}
+
+#[test]
+fn slots_are_locked_and_seen_by_the_device_and_can_be_locked_anew_after() {
+    let Some(driver) = driver() else { return };
+    let mut side = Side::new();
+    let mut worker = pinned(driver, &mut side);
+    side.observe(&[1; 64]);
+    let lent = lent(&mut worker);
+    let lock = Arc::clone(worker.pin().and_then(Pin::lock).unwrap());
+    assert!(lock.device_address(lent.payload().as_ptr()).is_some());
+    let context = Arc::clone(worker.pin().unwrap().context());
+    let again = PageLock::new(Arc::clone(&context), worker.worker().slot_memory()).unwrap_err();
+    assert!(matches!(again, PinError::AlreadyLocked { .. }), "{again}");
+    let memory = worker.worker().slot_memory();
+    drop((lock, lent, worker));
+    let locked = PageLock::new(context, memory).unwrap();
+    assert_eq!(locked.len(), 2 * (4096 + 16_384));
+}
+
+#[test]
+fn payloads_arrive_on_the_device_whatever_is_received_into_their_slots_after() {
+    let Some(driver) = driver() else { return };
+    let mut side = Side::new();
+    let mut worker = pinned(driver, &mut side);
+    let (memory, stream) = device(&worker);
+    for round in 0..200_u8 {
+        let payload: Vec<u8> = (0..16_384_u32).map(|at| (at as u8) ^ round).collect();
+        side.observe(&payload);
+        let mut lent = lent(&mut worker);
+        // SAFETY: the memory has room for the payload, and lives, with the stream, to the end of the test.
+        unsafe { lent.copy_to(memory.start(), stream.stream()) }.unwrap();
+        worker.answer(lent, b"action").unwrap();
+        side.take();
+        for _ in 0..GEOMETRY.observation_slots {
+            side.observe(&[0xEE; 16_384]);
+            let next = observation(|| worker.next(SOON).unwrap());
+            worker.worker().answer(next, b"").unwrap();
+            side.take();
+        }
+        let mut arrived = vec![0; 16_384];
+        memory.read(&mut arrived, &stream).unwrap();
+        assert!(arrived == payload, "round {round}");
+    }
+}
+
+#[test]
+fn an_error_of_the_driver_is_told_and_the_next_call_is_none_the_worse() {
+    let Some(driver) = driver() else { return };
+    let mut side = Side::new();
+    let mut worker = pinned(driver, &mut side);
+    let (memory, stream) = device(&worker);
+    side.observe(&[3; 4096]);
+    let mut lent = lent(&mut worker);
+    // SAFETY: an address that is no device's: the driver refuses it, and nothing is copied.
+    unsafe { lent.copy_to(8, stream.stream()) }.unwrap_err();
+    // SAFETY: as above.
+    unsafe { lent.copy_to(memory.start(), stream.stream()) }.unwrap();
+    let mut arrived = vec![0; 4096];
+    memory.read(&mut arrived, &stream).unwrap();
+    assert!(arrived == [3; 4096]);
+}
