@@ -1,14 +1,19 @@
 //! Errors of the worker library as exceptions of the Python package (`sidecar._errors`), by who has to do something.
 
-use pyo3::exceptions::{PyImportError, PyRuntimeError};
+use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 use sidecar_shm::sync::{AtomicU32, Ordering};
 use sidecar_shm::worker::{AttachError, WorkerError};
 
+/// Codes that are not the only one of their class; the others are said in `sidecar._errors`.
+const MISMATCH: i32 = -8;
+const DAMAGED: i32 = -206;
+const SYSTEM: i32 = -300;
+
 /// An exception of `sidecar._errors`.
-pub(crate) fn named(py: Python<'_>, name: &str, message: String) -> PyErr {
+fn named(py: Python<'_>, name: &str, message: String) -> PyErr {
     let class = py.import("sidecar._errors").and_then(|module| module.getattr(name));
     match class.and_then(|class| Ok(class.cast_into::<PyType>()?)) {
         Ok(class) => PyErr::from_type(class, message),
@@ -18,31 +23,59 @@ pub(crate) fn named(py: Python<'_>, name: &str, message: String) -> PyErr {
     }
 }
 
+/// The error, with an attribute more.
+pub(crate) fn with<'py, T: IntoPyObject<'py>>(py: Python<'py>, error: PyErr, name: &str, value: T) -> PyErr {
+    match error.value(py).setattr(name, value) {
+        Ok(()) => error,
+        Err(other) => other,
+    }
+}
+
+/// The error, with another code than its class has.
+fn coded(py: Python<'_>, error: PyErr, code: i32) -> PyErr {
+    let named = py.import("sidecar._errors").and_then(|module| module.getattr("Code")?.call1((code,)));
+    match named {
+        Ok(code) => with(py, error, "code", code),
+        Err(other) => other,
+    }
+}
+
 pub(crate) fn attach(py: Python<'_>, error: &AttachError) -> PyErr {
-    let name = match error {
-        AttachError::NoSidecar { .. } => "NoSidecar",
-        AttachError::Refused { .. } => "Refused",
-        AttachError::Region { .. } => "RegionError",
-    };
-    named(py, name, error.to_string())
+    let message = error.to_string();
+    match error {
+        AttachError::NoSidecar { .. } => named(py, "NoSidecar", message),
+        AttachError::Refused { pid, .. } => with(py, named(py, "Refused", message), "pid", *pid),
+        AttachError::Region { .. } => named(py, "RegionError", message),
+    }
 }
 
 pub(crate) fn worker(py: Python<'_>, error: &WorkerError) -> PyErr {
-    let name = match error {
-        WorkerError::Ended => "Ended",
-        WorkerError::Orphaned { .. } => "Orphaned",
-        WorkerError::Replaced { .. } => "Replaced",
-        WorkerError::Detached => "Detached",
-        WorkerError::ActionTooLarge { .. } => "ActionTooLarge",
-        WorkerError::AllReserved { .. } => "AllReserved",
-        WorkerError::Damaged(_) | WorkerError::Io(_) => "RegionError",
-    };
-    named(py, name, error.to_string())
+    let message = error.to_string();
+    match error {
+        WorkerError::Ended => named(py, "Ended", message),
+        WorkerError::Orphaned { .. } => named(py, "Orphaned", message),
+        WorkerError::Replaced { pid } => with(py, named(py, "Replaced", message), "pid", *pid),
+        WorkerError::Detached => named(py, "Detached", message),
+        WorkerError::ActionTooLarge { .. } => named(py, "ActionTooLarge", message),
+        WorkerError::AllReserved { .. } => named(py, "AllReserved", message),
+        WorkerError::Damaged(_) => coded(py, named(py, "RegionError", message), DAMAGED),
+        WorkerError::Io(_) => coded(py, named(py, "RegionError", message), SYSTEM),
+    }
+}
+
+/// Not now, or not here.
+pub(crate) fn state(message: &str) -> PyErr {
+    Python::attach(|py| named(py, "StateError", message.to_owned()))
+}
+
+/// Two objects that do not belong together.
+pub(crate) fn mismatch(message: &str) -> PyErr {
+    Python::attach(|py| coded(py, named(py, "StateError", message.to_owned()), MISMATCH))
 }
 
 /// Something of a worker that was closed.
 pub(crate) fn closed() -> PyErr {
-    PyRuntimeError::new_err("the worker is closed")
+    state("the worker is closed")
 }
 
 /// How often this process is a fork of a fork: stepped in every child. Asking for the pid instead would be a system
@@ -93,7 +126,7 @@ impl Home {
         if self.is_here() {
             return Ok(());
         }
-        Err(PyRuntimeError::new_err(format!(
+        Err(state(&format!(
             "this {what} belongs to process {}, and this is a forked child of it; open a Worker in one process only, \
              after the fork (multiprocessing: start method \"spawn\")",
             self.pid

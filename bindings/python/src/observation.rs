@@ -9,7 +9,7 @@
 use core::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError};
+use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -22,7 +22,11 @@ use crate::payload::{Access, Payload, fill_view};
 use crate::reservation::Reservation;
 use crate::workers::Shared;
 
-/// See the module's text.
+/// One observation, and the slot that it lies in.
+///
+/// It has the buffer protocol (read-only) and DLPack: `numpy.frombuffer(obs, dtype)`, `numpy.from_dlpack(obs)`,
+/// `torch.frombuffer(obs, dtype=...)` and `memoryview(obs)` copy nothing. Views are counted; the slot goes back to the
+/// sidecar once the observation was answered and no view of it is left. Given to `with`, it is released at the end.
 #[pyclass(frozen, weakref, module = "sidecar")]
 pub(crate) struct Observation {
     state: Mutex<State>,
@@ -114,9 +118,9 @@ impl Observation {
         let state = self.lock();
         match state.answer {
             Answer::Due if state.lent.is_some() => Ok(state),
-            Answer::Due => Err(PyRuntimeError::new_err("the observation was released; answer before that")),
-            Answer::Given => Err(PyRuntimeError::new_err("the observation was answered already")),
-            Answer::Failed => Err(PyRuntimeError::new_err("the observation was reported as failed already")),
+            Answer::Due => Err(errors::state("the observation was released; answer before that")),
+            Answer::Given => Err(errors::state("the observation was answered already")),
+            Answer::Failed => Err(errors::state("the observation was reported as failed already")),
         }
     }
 
@@ -219,7 +223,8 @@ impl Observation {
         drop(self.due()?);
         if let Ok(reserved) = action.cast::<Reservation>() {
             let reserved = reserved.get();
-            return self.send(py, reserved.take(self.about.sequence)?).map_err(|(error, slot)| {
+            let slot = reserved.take(&self.shared, self.member, self.about.sequence)?;
+            return self.send(py, slot).map_err(|(error, slot)| {
                 reserved.put_back(slot);
                 error
             });
@@ -233,7 +238,8 @@ impl Observation {
 
     /// An action slot to be written in place, for `answer`.
     fn reserve(&self, py: Python<'_>, nbytes: usize) -> PyResult<Reservation> {
-        Ok(Reservation::new(self.take_slot(py, nbytes)?, self.about.sequence, self.home))
+        let slot = self.take_slot(py, nbytes)?;
+        Ok(Reservation::new(slot, Arc::clone(&self.shared), self.member, self.about.sequence, self.home))
     }
 
     /// Says that no action comes; the sidecar's `--on-failure` decides.
@@ -273,11 +279,16 @@ impl Observation {
     fn __exit__(
         &self,
         _type: &Bound<'_, PyAny>,
-        _value: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        // With views alive and an answer given, the slot follows its last view.
-        if self.lock().answer == Answer::Due { self.release() } else { Ok(()) }
+        let (answer, views) = {
+            let state = self.lock();
+            (state.answer, state.views)
+        };
+        // With an answer given, the slot follows its last view. Views that an exception's traceback holds are no reason
+        // to hide that exception behind another one.
+        if answer != Answer::Due || (views > 0 && !value.is_none()) { Ok(()) } else { self.release() }
     }
 
     /// The payload: a read-only memoryview of the slot.

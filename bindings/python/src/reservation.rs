@@ -1,22 +1,27 @@
 //! An action slot that Python writes in place: `obs.reserve(n)`, then `obs.answer(reservation)`.
 
 use core::ffi::c_int;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pyo3::exceptions::{PyBufferError, PyRuntimeError};
+use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use sidecar_shm::worker;
 
-use crate::errors::{Home, no_pickle};
+use crate::errors::{self, Home, no_pickle};
 use crate::payload::{Access, fill_view};
+use crate::workers::Shared;
 
-/// Writable bytes of an action slot. Whoever answers with it must have let go of all views: the sidecar reads it then.
+/// An action slot, written in place: `numpy.frombuffer(reservation, dtype)[:] = ...`.
+///
+/// All views of it have to be gone before it is given to `answer`: the sidecar reads it from then on.
 #[pyclass(frozen, weakref, module = "sidecar")]
 pub(crate) struct Reservation {
     state: Mutex<State>,
     nbytes: usize,
-    /// Of the observation that it was made for.
+    /// The observation that it was made for: its worker, its sidecar, its number there.
+    shared: Arc<Shared>,
+    member: usize,
     sequence: u64,
     home: Home,
 }
@@ -28,20 +33,35 @@ struct State {
 }
 
 impl Reservation {
-    pub(crate) fn new(slot: worker::Reservation, sequence: u64, home: Home) -> Self {
+    pub(crate) fn new(
+        slot: worker::Reservation,
+        shared: Arc<Shared>,
+        member: usize,
+        sequence: u64,
+        home: Home,
+    ) -> Self {
         let nbytes = slot.len();
-        Self { state: Mutex::new(State { slot: Some(slot), views: 0 }), nbytes, sequence, home }
+        let state = Mutex::new(State { slot: Some(slot), views: 0 });
+        Self { state, nbytes, shared, member, sequence, home }
     }
 
-    /// Takes the slot, to answer the observation `sequence` with it.
+    /// Takes the slot, to answer the observation `sequence` of that worker's sidecar `member` with it.
     ///
     /// # Errors
     /// It is another observation's, was used already, or somebody could still write it.
-    pub(crate) fn take(&self, sequence: u64) -> PyResult<worker::Reservation> {
-        if sequence != self.sequence {
-            let mine = self.sequence;
-            return Err(PyRuntimeError::new_err(format!(
-                "reserved by observation {mine}, not by {sequence}"
+    pub(crate) fn take(
+        &self,
+        shared: &Arc<Shared>,
+        member: usize,
+        sequence: u64,
+    ) -> PyResult<worker::Reservation> {
+        if !Arc::ptr_eq(shared, &self.shared) {
+            return Err(errors::mismatch("the reservation is of another Worker"));
+        }
+        if (member, sequence) != (self.member, self.sequence) {
+            return Err(errors::mismatch(&format!(
+                "reserved by observation {} of sidecar {}, not by {sequence} of {member}",
+                self.sequence, self.member
             )));
         }
         let mut state = self.lock();

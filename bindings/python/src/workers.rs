@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-use pyo3::exceptions::{PyException, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -15,6 +15,7 @@ use sidecar_shm::worker::{AfterEnd, AttachError, AttachOptions, Event, MemberErr
 
 use crate::errors::{self, Home, no_pickle};
 use crate::observation::Observation;
+use crate::payload::Payload;
 
 /// The longest wait before signals are looked at. One that arrives meanwhile ends the wait by itself; only one that
 /// arrived just before it has to wait for this.
@@ -85,7 +86,7 @@ impl Shared {
     }
 }
 
-/// See the module's text. `sidecar.Worker` is what users see of it.
+/// What `sidecar.Worker` is built on; not for users.
 #[pyclass(frozen, weakref, module = "sidecar._native")]
 pub(crate) struct Workers {
     shared: Arc<Shared>,
@@ -113,9 +114,7 @@ impl Workers {
     }
 
     fn error(&self, py: Python<'_>, failed: &MemberError) -> PyErr {
-        let error = errors::worker(py, &failed.error);
-        let named = error.value(py).setattr("source", failed.member);
-        named.err().unwrap_or(error)
+        errors::with(py, errors::worker(py, &failed.error), "source", failed.member)
     }
 }
 
@@ -192,9 +191,7 @@ impl Workers {
         let deadline = timeout.filter(|timeout| !timeout.is_zero()).map(|timeout| clock::now() + timeout);
         let mut slice = timeout.map_or(SLICE, |timeout| timeout.min(SLICE));
         if self.shared.waiting.swap(true, Ordering::AcqRel) {
-            return Err(PyRuntimeError::new_err(
-                "another thread is waiting on this worker; one at a time can",
-            ));
+            return Err(errors::state("another thread is waiting on this worker; one at a time can"));
         }
         let _waiting = Waiting(&self.shared.waiting);
         loop {
@@ -227,6 +224,8 @@ impl Workers {
         handler: &Bound<'py, PyAny>,
         noop: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        // It is wanted seldom: what is wrong with it is better said now than in the middle of a job.
+        drop(Payload::of(noop)?);
         loop {
             let Some(came) = self.next(py, None)? else { continue };
             let Ok(observation) = came.cast::<Observation>() else { return Ok(came) };

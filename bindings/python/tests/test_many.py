@@ -9,7 +9,7 @@ from typing import Callable
 import pytest
 
 import sidecar
-from gateway import Rig
+from gateway import Rig, until
 
 
 @pytest.fixture
@@ -32,6 +32,11 @@ def two(make_rig: Callable[..., Rig]) -> Iterator[tuple[list[Rig], sidecar.Worke
 
 
 Two = tuple[list[Rig], sidecar.Worker]
+
+
+def frames_in(rig: Rig, count: int) -> None:
+    """Waits until so many observations were received, and all that was said before them."""
+    until(lambda: rig.stat()["counters"]["frames_in"] >= count, f"{count} observations")
 
 
 def test_each_answer_goes_to_its_own_tunnel(two: Two) -> None:
@@ -92,5 +97,58 @@ def test_one_sidecar_ends_and_the_other_is_served_on(two: Two) -> None:
         assert rigs[1].action()[1] == b"served"
     assert thread.is_alive()
     assert rigs[1].end() == 0
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_a_reservation_is_of_its_own_sidecar_alone(two: Two) -> None:
+    """Both observations have the same number, each at its sidecar."""
+    rigs, worker = two
+    for at, rig in enumerate(rigs):
+        rig.observe(f"s{at}", b"x")
+    first, second = worker.take(10), worker.take(10)
+    assert first.sequence == second.sequence
+    reserved = first.reserve(1)
+    with pytest.raises(sidecar.StateError, match="of sidecar") as caught:
+        second.answer(reserved)
+    assert caught.value.code is sidecar.Code.ERR_MISMATCH
+    memoryview(reserved)[:] = b"1"
+    first.answer(reserved)
+    second.answer(b"2")
+    assert rigs[first.source].action()[1] == b"1" and rigs[second.source].action()[1] == b"2"
+
+
+def test_a_batch_ends_where_a_session_does(two: Two) -> None:
+    rigs, worker = two
+    told: list[str] = []
+    worker.on_close = lambda session: told.append(f"{session.id} closed")
+    worker.on_open = lambda session: told.append(f"{session.id} opened")
+    rigs[0].observe("s0", b"last")
+    rigs[0].close_session("s0")
+    rigs[0].open("s2")
+    rigs[0].observe("s2", b"first")
+    frames_in(rigs[0], 2)
+    batch = worker.take_batch(8)
+    assert [bytes(one.payload) for one in batch] == [b"last"] and told == []
+    assert batch[0].session.id == "s0" and batch[0].session.is_open
+    batch = worker.take_batch(8)
+    assert [bytes(one.payload) for one in batch] == [b"first"]
+    assert told == ["s0 closed", "s2 opened"]
+    # What ended a batch is due first, however the worker goes on.
+    batch[0].answer(b"y")
+    rigs[0].action()
+    rigs[0].observe("s2", b"more")
+    rigs[0].close_session("s2")
+    rigs[0].open("s3")
+    rigs[0].observe("s3", b"x")
+    frames_in(rigs[0], 4)
+    batch = worker.take_batch(8)
+    assert len(batch) == 1
+    batch[0].release()
+    thread = threading.Thread(target=lambda: worker.serve(lambda observation: b"served"))
+    thread.start()
+    assert rigs[0].action() == ("s3", b"served")
+    assert told[2:] == ["s2 closed", "s3 opened"]
+    assert [rig.end() for rig in rigs] == [0, 0]
     thread.join(20)
     assert not thread.is_alive()

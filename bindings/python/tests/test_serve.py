@@ -206,3 +206,20 @@ def test_all_events_can_be_had_without_hooks(rig: Rig) -> None:
     assert rig.end() == 0
     thread.join(30)
     assert kinds == ["Warmup", "SessionOpened", "Observation", "SessionClosed", "Drain"]
+
+
+def test_coroutine_functions_are_refused_where_nobody_waits_for_them(rig: Rig) -> None:
+    async def coroutine(*_: object) -> bytes:
+        return b""
+
+    with sidecar.Worker(rig.shm, on_warmup=coroutine) as worker:
+        with pytest.raises(TypeError, match="async for"):
+            worker.serve(coroutine)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="an action is bytes"):
+            worker.serve(lambda observation: b"", noop="nothing")  # type: ignore[arg-type]
+        rig.control(type="warmup")
+        with pytest.raises(TypeError, match="a hook is a coroutine function"):
+            worker.take(10)
+    # The model was not loaded, and nobody was told that it was.
+    assert rig.sidecar.wait(20) == 1
+    assert "coroutine" in rig.output()

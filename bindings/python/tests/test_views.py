@@ -184,3 +184,22 @@ def test_other_threads_answer_while_one_waits(played: Played) -> None:
     assert isinstance(came[0], sidecar.Observation)
     came[0].answer(b"z")
     assert rig.action()[1] == b"z"
+
+
+def test_a_with_block_gives_the_slot_back_and_hides_no_exception(played: Played) -> None:
+    rig, worker = played
+    rig.observe("one", b"x")
+    with pytest.raises(KeyError), worker.take(10) as observation:
+        raise KeyError("of the user")
+    assert "released" in repr(observation)
+    rig.observe("one", b"y")
+    with pytest.raises(KeyError), worker.take(10) as observation:
+        view = observation.payload
+        raise KeyError("of the user, with a view alive")
+    assert view == b"y" and observation.views == 1
+    del view
+    with pytest.raises(BufferError, match="1 views"), observation:
+        held = observation.payload
+    del held
+    observation.answer(b"z")
+    assert rig.action()[1] == b"z"

@@ -14,6 +14,7 @@ from ._errors import (
     ActionTooLarge,
     AllReserved,
     AttachError,
+    Code,
     Detached,
     Ended,
     NoSidecar,
@@ -22,6 +23,7 @@ from ._errors import (
     RegionError,
     Replaced,
     SidecarError,
+    StateError,
 )
 from ._events import Drain, Session, SessionClosed, SessionOpened, SidecarGone, Warmup
 from ._native import Observation, Reservation, __version__
@@ -38,17 +40,22 @@ if TYPE_CHECKING:
 
     #: What an action may be.
     Payload = Union[bytes, Buffer, Tensor, Reservation]
+else:
+    # For annotations; the buffer protocol has no name in Python before 3.12.
+    Payload = Any
 
 __all__ = [
     "ActionTooLarge",
     "AllReserved",
     "AttachError",
+    "Code",
     "Detached",
     "Drain",
     "Ended",
     "NoSidecar",
     "Observation",
     "Orphaned",
+    "Payload",
     "Refused",
     "RegionError",
     "Replaced",
@@ -58,6 +65,7 @@ __all__ = [
     "SessionOpened",
     "SidecarError",
     "SidecarGone",
+    "StateError",
     "Warmup",
     "Worker",
     "__version__",

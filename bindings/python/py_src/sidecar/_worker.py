@@ -42,7 +42,12 @@ class Worker:
     :param on_open: called with the `Session` that opened, before its first observation.
     :param on_close: called with the `Session` that is over.
 
-    One thread at a time waits; any thread may answer.
+    Hooks are plain functions; with `async for` they may be coroutine functions. What a hook raises is raised where the
+    event was waited for. One thread at a time waits; any thread may answer.
+
+    :raises NoSidecar: none came within `timeout`.
+    :raises Refused: another worker is attached there.
+    :raises RegionError: the region can't be used.
     """
 
     def __init__(
@@ -75,6 +80,8 @@ class Worker:
             session.is_open = False
         self._sessions = nobody
         self._ended: set[int] = set()
+        # What ended a batch, and is due before anything else.
+        self._ahead: tuple[Any, ...] | None = None
         self._native = _native.Workers(list(self.paths), list(nobody), timeout, orphan_grace, stay)
 
     # What comes
@@ -84,14 +91,8 @@ class Worker:
 
         :raises Ended: all sidecars have ended in order.
         """
-        while True:
-            try:
-                came = self._native.next(timeout)
-            except Ended as ended:
-                if self._is_over(ended):
-                    raise
-                continue
-            return came if came is None or isinstance(came, Observation) else self._event(came)
+        came = self._come(timeout)
+        return came if came is None or isinstance(came, Observation) else self._event(came)
 
     def events(self) -> Iterator[Event]:
         """All events until the sidecars end. Answer a `Warmup` with its `ready()`; no hook is called."""
@@ -124,6 +125,9 @@ class Worker:
     def take_batch(self, max: int, timeout: float | None = None) -> list[Observation]:
         """Waits for one observation, and takes what else is there already, `max` in all; in order of arrival.
 
+        Hooks are called for what comes before the first. Anything else than an observation ends the batch, and its hook
+        is called when the next one is asked for: the sessions of a batch are still there when it is looked at.
+
         :raises TimeoutError: none came within `timeout` seconds.
         :raises Ended: all sidecars have ended in order.
         """
@@ -132,16 +136,14 @@ class Worker:
         batch = [self.take(timeout)]
         while len(batch) < max:
             try:
-                event = self.next(0)
+                came = self._come(0)
             except Ended:
                 # The next call says so again.
                 break
-            if event is None:
+            if not isinstance(came, Observation):
+                self._ahead = came
                 break
-            if isinstance(event, Observation):
-                batch.append(event)
-            else:
-                self._handle(event)
+            batch.append(came)
         return batch
 
     def __iter__(self) -> Iterator[Observation]:
@@ -196,6 +198,8 @@ class Worker:
         on; `"raise"` passes the exception on without telling the sidecar, so that a sidecar that started this process
         starts it again, and the new one gets the observation again.
         """
+        if inspect.iscoroutinefunction(handler):
+            raise TypeError("the handler is a coroutine function; use `async for obs in worker`")
         if on_error not in ("report", "raise"):
             raise ValueError(f"on_error is {on_error!r}, neither 'report' nor 'raise'")
         if on_warmup is not None:
@@ -206,7 +210,7 @@ class Worker:
             self.on_close = on_close
         while True:
             try:
-                came = self._native.serve(handler, noop)
+                came, self._ahead = self._ahead or self._native.serve(handler, noop), None
             except Ended as ended:
                 if self._is_over(ended):
                     return
@@ -227,6 +231,18 @@ class Worker:
             observation.failed(_summary(error))
 
     # Hooks
+
+    def _come(self, timeout: float | None) -> Observation | tuple[Any, ...] | None:
+        """What comes next, as the extension module says it: nothing about it is done yet."""
+        if self._ahead is not None:
+            came, self._ahead = self._ahead, None
+            return came
+        while True:
+            try:
+                return self._native.next(timeout)
+            except Ended as ended:
+                if self._is_over(ended):
+                    raise
 
     def _event(self, came: tuple[Any, ...]) -> Event:
         name, source = came[0], came[1]
@@ -256,7 +272,7 @@ class Worker:
         if isinstance(event, Warmup):
             try:
                 if not self._warm and self.on_warmup is not None:
-                    self.on_warmup()
+                    _done(self.on_warmup())
             except Exception as error:
                 self._warmup_failed(event, error)
                 raise
@@ -264,10 +280,10 @@ class Worker:
             event.ready()
         elif isinstance(event, SessionOpened):
             if self.on_open is not None:
-                self.on_open(event.session)
+                _done(self.on_open(event.session))
         elif isinstance(event, SessionClosed):
             if self.on_close is not None:
-                self.on_close(event.session)
+                _done(self.on_close(event.session))
         elif isinstance(event, SidecarGone):
             log.warning("the sidecar at %s is gone; waiting for its successor", self.paths[event.source])
 
@@ -378,6 +394,13 @@ async def _readable(loop: asyncio.AbstractEventLoop, fd: int) -> None:
         await ready
     finally:
         loop.remove_reader(fd)
+
+
+def _done(result: Any) -> None:
+    """Outside of `async for` nobody would wait for a hook's coroutine: a model would count as loaded that is not."""
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError("a hook is a coroutine function; use `async for obs in worker`")
 
 
 async def _finish(result: Any) -> None:
