@@ -20,7 +20,13 @@
  *   - sidecar_OWN marks what a call takes over. It does so if it returns sidecar_OK; otherwise it is still yours. What is
  *     borrowed stays as it is until the time that is said there.
  *   - A handle is for one thread at a time, and may go from one to another. Calls that take it as const may run together.
- *   - Pointers are NULL, or aligned and to memory of the length that is said. A handle that was given away is gone.
+ *   - Pointers are NULL, or aligned and to memory of the length that is said. A handle that was given away is gone: a call
+ *     with it comes to sidecar_ERR_STATE, as long as its memory was not used again (a worker's handles: not before 64
+ *     others of the kind were given back; an agent's memory is yours).
+ *   - Any function may return sidecar_ERR_NULL, sidecar_ERR_VALUE (a pointer that is not aligned), sidecar_ERR_STATE (a handle
+ *     of another kind, or one that was given away), sidecar_ERR_STRUCT_SIZE, sidecar_ERR_LENGTH (a length above PTRDIFF_MAX)
+ *     and sidecar_ERR_BUG. What else it returns is said there.
+ *   - Times are in nanoseconds; sizes and lengths in bytes.
  *   - A mistake in the library is sidecar_ERR_BUG, and that handle is of no more use but to be dropped or closed. (The
  *     library without an allocator aborts instead.) No signal, no hook of the process and no locale is touched.
  *   - Attached processes must not fork and go on using a handle in the child.
@@ -712,16 +718,26 @@ uint32_t sidecar_abi_version(void);
 // The name of a status, as in this header without `sidecar_`: static, ended by NUL, never NULL.
 const char *sidecar_status_name(int32_t status);
 
-// Attaches to the sidecar that owns the region at `path`, waiting for it to exist as long as the options say.
-// `options` may be NULL: the defaults. `why` may be NULL; it is filled when a sidecar was asked and attaching failed.
+// Attaches to the sidecar that owns the region at `path` (its `--shm`), waiting for it to exist as long as
+// the options say. `options` may be NULL: the defaults. `why` may be NULL; it is filled when a sidecar was
+// asked and attaching failed. The handle in `worker` is yours until `sidecar_worker_close`. The process's
+// working directory counts if `path` is relative, and it is looked for again when a sidecar dies.
+//
+// Errors: `sidecar_ERR_VALUE`, an empty path or one with a NUL, an unknown flag; `sidecar_ERR_NO_SIDECAR`, none came in
+// time; `sidecar_ERR_REFUSED`, another worker is attached (`why->pid`), or the sidecar says another reason in
+// `why->text`; `sidecar_ERR_REGION`, it can't be mapped.
 int32_t sidecar_worker_attach(const char *path,
                               size_t path_len,
                               const struct sidecar_worker_options *options,
                               struct sidecar_failure *why,
                               struct sidecar_worker **worker);
 
-// Attaches to the sidecars of `count` regions, one after the other, for one model that serves them all: the `n`th path
-// has `path_lens[n]` bytes. What comes is given out in the order of its arrival.
+// Attaches to the sidecars of `count` regions, 1 to 1024, one after the other, for one model that serves
+// them all: the `n`th path has `path_lens[n]` bytes. What comes is given out in the order of its arrival,
+// from one region or another.
+//
+// Errors: as `sidecar_worker_attach`, for the first region that fails (`why->member`); the others are let
+// go. `sidecar_ERR_VALUE` also for a `count` out of its range.
 int32_t sidecar_worker_attach_many(const char *const *paths,
                                    const size_t *path_lens,
                                    size_t count,
@@ -729,91 +745,127 @@ int32_t sidecar_worker_attach_many(const char *const *paths,
                                    struct sidecar_failure *why,
                                    struct sidecar_worker **worker);
 
-// Detaches. Observations and reservations that are still held stay valid, and have to be released. NULL is allowed.
+// Detaches. Observations and reservations that are still held stay valid, and have to be released. What
+// was not answered is left to the next worker. NULL is allowed.
 int32_t sidecar_worker_close(struct sidecar_worker *sidecar_OWN worker);
 
-// The next thing to do. `sidecar_NOTHING`: nothing came within the timeout, or a signal interrupted the wait. A timeout of
-// `sidecar_FOREVER` never ends, one of 0 only looks. `sidecar_ENDED`: every region has ended, and nothing will come any more. An error
-// concerns one region (`sidecar_worker_get_failure` says which), which has no more to give; the others go on.
+// The next thing to do. `sidecar_NOTHING`: nothing came within the timeout, or a signal interrupted the wait. A
+// `timeout_ns` of `sidecar_FOREVER` never ends, one of 0 only looks, one above 0 waits for as many nanoseconds.
+// `sidecar_ENDED`: every region has ended, and nothing will come any more. For a batch, wait for one observation
+// and then call with 0 until it says `sidecar_NOTHING`.
+//
+// Errors concern one region (`sidecar_worker_get_failure` says which), which has no more to give; the
+// others go on: `sidecar_ERR_ORPHANED`, `sidecar_ERR_REPLACED`, `sidecar_ERR_DETACHED`, `sidecar_ERR_DAMAGED`, `sidecar_ERR_SYSTEM`. `sidecar_ERR_VALUE`:
+// another negative timeout.
 int32_t sidecar_worker_next(struct sidecar_worker *worker,
                             int64_t timeout_ns,
                             struct sidecar_worker_event *event);
 
-// The model is warm, for the sidecar of region `member`.
+// The model is warm, for the sidecar of region `member` (from 0). Waits for room.
+//
+// Errors: `sidecar_ERR_VALUE`, no such member; otherwise those of `sidecar_worker_next`.
 int32_t sidecar_worker_ready(struct sidecar_worker *worker, uint32_t member);
 
-// The model could not be made ready; the sidecar of region `member` ends with this message, of which it keeps the
-// first 256 bytes.
+// The model could not be made ready; the sidecar of region `member` (from 0) ends with this message, of
+// which it keeps the first 256 bytes. Waits for room.
+//
+// Errors: `sidecar_ERR_TEXT`, not UTF-8; otherwise as `sidecar_worker_ready`.
 int32_t sidecar_worker_warmup_failed(struct sidecar_worker *worker,
                                      uint32_t member,
                                      const char *message,
                                      size_t message_len);
 
-// A descriptor for poll loops, the same for the life of the worker, which keeps it: it becomes readable when
-// `sidecar_worker_next` has something. Call that with a timeout of 0 until it says `sidecar_NOTHING`, then poll.
+// A descriptor for poll loops, the same for the life of the worker, which keeps it: do not close it. It
+// becomes readable when `sidecar_worker_next` has something. Call that with a timeout of 0 until it says
+// `sidecar_NOTHING`, then poll.
+//
+// Errors: `sidecar_ERR_SYSTEM`.
 int32_t sidecar_worker_fd(struct sidecar_worker *worker, int32_t *fd);
 
-// What there is to know about the region `member`.
+// What there is to know about the region `member` (from 0).
+//
+// Errors: `sidecar_ERR_VALUE`, no such member.
 int32_t sidecar_worker_get_info(struct sidecar_worker *worker,
                                 uint32_t member,
                                 struct sidecar_worker_info *info);
 
-// Why the last call that failed did so, if it was for something else than its arguments; `sidecar_NOTHING`: none did.
+// Why the last call that failed did so, if it was for something else than its arguments; `sidecar_NOTHING`: none
+// did.
 int32_t sidecar_worker_get_failure(const struct sidecar_worker *worker,
                                    struct sidecar_failure *failure);
 
-// Looks at an observation.
+// Looks at an observation: its payload, where it was received, and what is known about it.
 int32_t sidecar_observation_get_view(const struct sidecar_observation *observation,
                                      struct sidecar_observation_view *view);
 
-// `sidecar_OK`: it is still wanted. `sidecar_GONE`: its session is over, and an action for it would be dropped. Costs one load: ask
-// between the steps of a long inference.
+// `sidecar_OK`: it is still wanted. `sidecar_GONE`: its session is over, and an action for it would be dropped. Costs one
+// load: ask between the steps of a long inference.
 int32_t sidecar_observation_is_wanted(const struct sidecar_observation *observation);
 
-// Gives its slot back without an answer, which nobody else will give: only for one that is not wanted any more. NULL
-// is allowed.
+// Gives its slot back. Without an answer, this worker hears of the observation no more, and the gateway
+// goes on waiting for its action: it is left to a successor of this worker. Meant for one that is not
+// wanted any more. NULL is allowed.
 int32_t sidecar_observation_release(struct sidecar_observation *sidecar_OWN observation);
 
-// Answers an observation with a copy of `action`, and gives its slot back. Waits for room. If its session is over, the
-// action goes nowhere. Unless it returns `sidecar_OK`, the observation is still yours.
+// Answers an observation with a copy of `action`, and gives its slot back. Waits for room. If its session
+// is over, the action goes nowhere. Unless it returns `sidecar_OK`, the observation is still yours. 0 to
+// `sidecar_worker_info.action_bytes` bytes.
+//
+// Errors: `sidecar_ERR_ACTION_TOO_LARGE`; `sidecar_ERR_ALL_RESERVED`; `sidecar_ERR_MISMATCH`, the observation is another worker's;
+// otherwise those of `sidecar_worker_next`.
 int32_t sidecar_worker_answer(struct sidecar_worker *worker,
                               struct sidecar_observation *sidecar_OWN observation,
                               const uint8_t *action,
                               size_t action_len);
 
-// The same without a worker and without waiting, on any thread. `sidecar_NO_ROOM`: try again later, or answer through the
-// worker.
+// The same without a worker and without waiting, on any thread. `sidecar_NO_ROOM`: try again later, or answer
+// through the worker.
+//
+// Errors: `sidecar_ERR_ACTION_TOO_LARGE`, `sidecar_ERR_ALL_RESERVED`.
 int32_t sidecar_observation_try_answer(struct sidecar_observation *sidecar_OWN observation,
                                        const uint8_t *action,
                                        size_t action_len);
 
-// Says that no action comes; the sidecar's failure policy decides. Waits for room. Of `message`, 256 bytes are kept.
-// Unless it returns `sidecar_OK`, the observation is still yours.
+// Says that no action comes; the sidecar's failure policy (`--on-failure`) decides. Gives the slot back.
+// Waits for room. Of `message`, 256 bytes are kept. Unless it returns `sidecar_OK`, the observation is still
+// yours.
+//
+// Errors: `sidecar_ERR_TEXT`, not UTF-8; `sidecar_ERR_MISMATCH`, the observation is another worker's; otherwise those of
+// `sidecar_worker_next`.
 int32_t sidecar_worker_failed(struct sidecar_worker *worker,
                               struct sidecar_observation *sidecar_OWN observation,
                               const char *message,
                               size_t message_len);
 
-// The same without a worker and without waiting, on any thread.
+// The same without a worker and without waiting, on any thread. `sidecar_NO_ROOM`: try again later.
+//
+// Errors: `sidecar_ERR_TEXT`, not UTF-8.
 int32_t sidecar_observation_try_failed(struct sidecar_observation *sidecar_OWN observation,
                                        const char *message,
                                        size_t message_len);
 
-// A slot to write an action of at most `length` bytes into, for an answer to `observation` or to another one of the
-// same region. Waits for one. `sidecar_ERR_ALL_RESERVED`: the caller has them all.
+// A slot to write an action of at most `length` bytes into, 0 to `sidecar_worker_info.action_bytes`, for
+// an answer to `observation` or to another one of the same region. Waits for one. The handle in
+// `reservation` is yours until it is answered with or released.
+//
+// Errors: `sidecar_ERR_ACTION_TOO_LARGE`; `sidecar_ERR_ALL_RESERVED`, the caller has them all; `sidecar_ERR_MISMATCH`, the
+// observation is another worker's; otherwise those of `sidecar_worker_next`.
 int32_t sidecar_worker_reserve(struct sidecar_worker *worker,
                                const struct sidecar_observation *observation,
                                size_t length,
                                struct sidecar_reservation **reservation);
 
-// The bytes to write the action into; they hold whatever was there before. Borrowed: until the reservation is answered
-// with or released.
+// The bytes to write the action into, `length` of them; they hold whatever was there before. Borrowed:
+// until the reservation is answered with or released.
 int32_t sidecar_reservation_get_bytes(struct sidecar_reservation *reservation,
                                       uint8_t **bytes,
                                       size_t *length);
 
-// Answers an observation with the first `length` bytes of a reservation, and gives its slot back. Waits for room.
-// Unless it returns `sidecar_OK`, both are still yours.
+// Answers an observation with the first `length` bytes of a reservation, and gives its slot back. Waits
+// for room. Unless it returns `sidecar_OK`, both are still yours.
+//
+// Errors: `sidecar_ERR_LENGTH`, more than was reserved; `sidecar_ERR_MISMATCH`, the reservation is of another region, or
+// either of them another worker's; otherwise those of `sidecar_worker_next`.
 int32_t sidecar_worker_answer_reserved(struct sidecar_worker *worker,
                                        struct sidecar_observation *sidecar_OWN observation,
                                        struct sidecar_reservation *sidecar_OWN reservation,
@@ -822,15 +874,25 @@ int32_t sidecar_worker_answer_reserved(struct sidecar_worker *worker,
 // Gives an action slot back unused. NULL is allowed.
 int32_t sidecar_reservation_release(struct sidecar_reservation *sidecar_OWN reservation);
 
-// Size and alignment of the memory that an agent lives in.
+// Size in bytes and alignment of the memory that an agent lives in.
+//
+// Errors: those of the configuration: `sidecar_ERR_VALUE`, an unknown flag, a seed of zeroes, a slot that is too
+// large; `sidecar_ERR_TEXT`, an empty or too long text, a path without its `/`, a text that is not UTF-8 or could
+// not stand in a request.
 int32_t sidecar_agent_layout(const struct sidecar_agent_config *config, size_t *size, size_t *align);
 
 // Bytes of scratch, and of each slot: `sidecar_HEADROOM` and `slot_bytes`.
+//
+// Errors: those of the configuration, see `sidecar_agent_layout`.
 int32_t sidecar_agent_place_bytes(const struct sidecar_agent_config *config, size_t *bytes);
 
-// Makes an agent that wants to dial at once, in the caller's `memory` (`sidecar_agent_layout`). Both that and
-// `scratch` (`sidecar_agent_place_bytes`) are the agent's until `sidecar_agent_drop`. `resume` may be NULL: there was no
-// predecessor. `now_ns` counts from an origin of the caller's choice, here and everywhere.
+// Makes an agent that wants to dial at once, in the caller's `memory` (`sidecar_agent_layout`). Both that
+// and `scratch` (`sidecar_agent_place_bytes`) are the agent's until `sidecar_agent_drop`. `resume` may be
+// NULL: there was no predecessor. `now_ns` counts from an origin of the caller's choice, here and
+// everywhere, and never goes back.
+//
+// Errors: those of the configuration, see `sidecar_agent_layout`; the same of `resume`; `sidecar_ERR_MEMORY`,
+// `memory` or `scratch` is too small, or `memory` not aligned.
 int32_t sidecar_agent_init(uint8_t *memory,
                            size_t memory_len,
                            uint8_t *scratch,
@@ -845,51 +907,66 @@ int32_t sidecar_agent_init(uint8_t *memory,
 int32_t sidecar_agent_drop(struct sidecar_agent *sidecar_OWN agent);
 
 // The dial came to nothing: `failure` is a `sidecar_DIAL_FAILURE_...`.
+//
+// Errors: `sidecar_ERR_VALUE`, it is none.
 int32_t sidecar_agent_handle_dial_failed(struct sidecar_agent *agent,
                                          uint64_t now_ns,
                                          uint32_t failure);
 
-// The model is warm.
+// The model is warm: `ready` is sent as soon as the gateway has said `warmup`. Once is enough, also for
+// later tunnels.
 int32_t sidecar_agent_worker_ready(struct sidecar_agent *agent, uint64_t now_ns);
 
-// The model could not be warmed up: the agent ends.
+// The model could not be warmed up: the agent ends, with `sidecar_OUTCOME_WORKER_FAILED`.
 int32_t sidecar_agent_worker_failed(struct sidecar_agent *agent, uint64_t now_ns);
 
 // How many observations wait for an answer: bounds how much of a following message is received along.
 int32_t sidecar_agent_set_unanswered(struct sidecar_agent *agent, uint32_t count);
 
-// Closes the session of `epoch`, if it is still open: tells the gateway, now or after the redial. Of `reason`, 256
-// bytes are sent at most.
+// Closes the session of `epoch`, if it is still open: tells the gateway, now or after the redial. Of
+// `reason`, 256 bytes are sent at most.
+//
+// Errors: `sidecar_ERR_TEXT`, not UTF-8.
 int32_t sidecar_agent_close_session(struct sidecar_agent *agent,
                                     uint64_t now_ns,
                                     uint32_t epoch,
                                     const char *reason,
                                     size_t reason_len);
 
-// Everything that had to be answered after a drain was sent: closes the tunnel.
+// Everything that had to be answered after a drain was sent: closes the tunnel. `sidecar_AGENT_EVENT_FINISHED`
+// follows. Without a drain it does nothing.
 int32_t sidecar_agent_finish_drain(struct sidecar_agent *agent, uint64_t now_ns);
 
 // Ends the tunnel as `how` (`sidecar_SHUTDOWN_...`) says. `sidecar_AGENT_EVENT_FINISHED` follows.
+//
+// Errors: `sidecar_ERR_VALUE`, it says nothing known.
 int32_t sidecar_agent_shutdown(struct sidecar_agent *agent, uint64_t now_ns, uint32_t how);
 
 // Goes on under another agent id, 1 to 64 bytes, after `sidecar_AGENT_EVENT_FRESH_AGENT`.
+//
+// Errors: `sidecar_ERR_TEXT`, an id that is empty, too long, or could not stand in a request.
 int32_t sidecar_agent_replace_agent(struct sidecar_agent *agent,
                                     uint64_t now_ns,
                                     const char *id,
                                     size_t id_len);
 
-// When `sidecar_agent_handle_timeout` has to be called; `sidecar_NOTHING`: never, as things stand.
+// When `sidecar_agent_handle_timeout` has to be called, on the caller's clock; `sidecar_NOTHING`: never, as things
+// stand. Ask again after each call that changes something.
 int32_t sidecar_agent_poll_timeout(const struct sidecar_agent *agent, uint64_t *at_ns);
 
-// Time has passed.
+// Time has passed. Too early or without need it does nothing.
 int32_t sidecar_agent_handle_timeout(struct sidecar_agent *agent, uint64_t now_ns);
 
 // Where the agent stands.
 int32_t sidecar_agent_get_state(const struct sidecar_agent *agent,
                                 struct sidecar_agent_state *state);
 
-// TCP (and TLS) is up: writes the upgrade request to `out`, whose first `written` bytes are to be sent. The token is
-// not kept. 4096 bytes and the token's length are always enough.
+// TCP (and TLS) is up: writes the upgrade request to `out`, whose first `written` bytes are to be sent,
+// then say `sidecar_agent_handle_sent`. The token goes into the request and is not kept. 4096 bytes and
+// the token's length are always enough.
+//
+// Errors: `sidecar_ERR_STATE`, no dial is under way; `sidecar_ERR_LENGTH`, `out` is too short; `sidecar_ERR_TEXT`, a token that
+// could not stand in a request.
 int32_t sidecar_agent_handle_connected(struct sidecar_agent *agent,
                                        uint64_t now_ns,
                                        const char *token,
@@ -898,43 +975,47 @@ int32_t sidecar_agent_handle_connected(struct sidecar_agent *agent,
                                        size_t out_len,
                                        size_t *written);
 
-// Where the next bytes go; `sidecar_NOTHING`: nothing is to be read now. Ask when no read is outstanding: the answer holds
-// until `sidecar_agent_handle_received`, or until the connection is over.
-int32_t sidecar_agent_poll_read(struct sidecar_agent *agent,
-                                struct sidecar_read *read);
+// Where the next bytes go; `sidecar_NOTHING`: nothing is to be read now. Ask when no read is outstanding: the
+// answer holds until `sidecar_agent_handle_received`, or until the connection is over.
+int32_t sidecar_agent_poll_read(struct sidecar_agent *agent, struct sidecar_read *read);
 
-// `length` bytes were written where `sidecar_agent_poll_read` said; 0 takes that read back. More than was asked for
-// are not taken.
-int32_t sidecar_agent_handle_received(struct sidecar_agent *agent,
-                                      uint64_t now_ns,
-                                      size_t length);
+// `length` bytes were written where `sidecar_agent_poll_read` said; 0 takes that read back. More than was
+// asked for are not taken.
+//
+// Errors: `sidecar_ERR_LENGTH`, it does not fit 32 bits.
+int32_t sidecar_agent_handle_received(struct sidecar_agent *agent, uint64_t now_ns, size_t length);
 
-// The connection ended from outside, as `end` (`sidecar_END_...`) says. The bytes before its end come first.
+// The connection ended from outside, as `end` (`sidecar_END_...`) says. The bytes before its end come
+// first.
+//
+// Errors: `sidecar_ERR_VALUE`, it says nothing known.
 int32_t sidecar_agent_handle_end(struct sidecar_agent *agent, uint64_t now_ns, uint32_t end);
 
-// Parses on. `sidecar_OK`: something was done; take the events and call again. `sidecar_NOTHING`: more bytes, or a slot, are needed.
-int32_t sidecar_agent_process(struct sidecar_agent *agent,
-                              uint64_t now_ns);
+// Parses on. `sidecar_OK`: something was done; take the events and call again. `sidecar_NOTHING`: more bytes, or a slot,
+// are needed.
+int32_t sidecar_agent_process(struct sidecar_agent *agent, uint64_t now_ns);
 
 // `sidecar_OK`: a slot would be used if one were offered. `sidecar_NOTHING`: not now.
 int32_t sidecar_agent_wants_slot(const struct sidecar_agent *agent);
 
-// Offers a slot (`sidecar_agent_place_bytes`). It is the agent's until `sidecar_AGENT_EVENT_OBSERVATION` names it or it is
-// taken back. Align `slot` to a page, and the payload is. `sidecar_ERR_STATE`: one is on offer already.
-int32_t sidecar_agent_offer_slot(struct sidecar_agent *agent,
-                                 uint8_t *slot,
-                                 size_t slot_len);
+// Offers a slot (`sidecar_agent_place_bytes`). It is the agent's until `sidecar_AGENT_EVENT_OBSERVATION` names it
+// or it is taken back. Align `slot` to a page, and the payload is.
+//
+// Errors: `sidecar_ERR_MEMORY`, it is too short; `sidecar_ERR_STATE`, one is on offer already.
+int32_t sidecar_agent_offer_slot(struct sidecar_agent *agent, uint8_t *slot, size_t slot_len);
 
-// Takes the offered slot back. `sidecar_NOTHING`: bytes of a message lie in it or are on their way into it, or it waits in an
-// event, or none is on offer.
+// Takes the offered slot back. `sidecar_NOTHING`: bytes of a message lie in it or are on their way into it, or it
+// waits in an event, or none is on offer.
 int32_t sidecar_agent_take_back_slot(struct sidecar_agent *agent);
 
 // The next event, in order; `sidecar_NOTHING`: there is none. Take them all after each call that may cause some.
 int32_t sidecar_agent_poll_event(struct sidecar_agent *agent, struct sidecar_agent_event *event);
 
 // The next control frame: send the first `written` bytes of `out` before anything else, then say
-// `sidecar_agent_handle_sent`. `sidecar_NOTHING`: there is none. Ask while nothing is being sent; `out` has to have
-// `sidecar_MAX_TRANSMIT` bytes.
+// `sidecar_agent_handle_sent`. `sidecar_NOTHING`: there is none. Ask while nothing is being sent; `out` has to
+// have `sidecar_MAX_TRANSMIT` bytes.
+//
+// Errors: `sidecar_ERR_LENGTH`, `out` is too short.
 int32_t sidecar_agent_poll_transmit(struct sidecar_agent *agent,
                                     uint64_t now_ns,
                                     uint8_t *out,
@@ -947,10 +1028,15 @@ int32_t sidecar_agent_handle_sent(struct sidecar_agent *agent, uint64_t now_ns);
 // Whether an action of `epoch` may be sent now: `sidecar_OK`, `sidecar_DOWN`, `sidecar_HELD`, `sidecar_GONE` or `sidecar_CLOSING`.
 int32_t sidecar_agent_may_send(const struct sidecar_agent *agent, uint32_t epoch);
 
-// Starts the action that answers the observation `sequence` of `epoch`: writes it to `out`, framed and masked, and its
-// first `written` bytes are to be sent. `out` has to have `sidecar_MAX_HEAD` bytes and the payload's length, and must not
-// overlap the payload. From here until `sidecar_agent_handle_action_sent` no control frame is given out. Otherwise as
-// `sidecar_agent_may_send`; `sidecar_HELD` also while another action is on its way.
+// Starts the action that answers the observation `sequence` of `epoch`: writes it to `out`, framed and
+// masked, and its first `written` bytes are to be sent. `out` has to have `sidecar_MAX_HEAD` bytes and the
+// payload's length, and must not overlap the payload. From here until `sidecar_agent_handle_action_sent`
+// no control frame is given out. Otherwise as `sidecar_agent_may_send`; `sidecar_HELD` also while another action
+// is on its way. What was begun counts as sent; after a cut, `sidecar_AGENT_EVENT_UNFREEZE` says when to send it
+// once more.
+//
+// Errors: `sidecar_ERR_LENGTH`, `out` is too short, or the payload does not fit 32 bits; `sidecar_ERR_VALUE`, they
+// overlap.
 int32_t sidecar_agent_begin_action(struct sidecar_agent *agent,
                                    uint64_t now_ns,
                                    uint32_t epoch,
@@ -961,7 +1047,7 @@ int32_t sidecar_agent_begin_action(struct sidecar_agent *agent,
                                    size_t out_len,
                                    size_t *written);
 
-// The last byte of that action was sent.
+// The last byte of that action was sent. For any other it does nothing.
 int32_t sidecar_agent_handle_action_sent(struct sidecar_agent *agent,
                                          uint64_t now_ns,
                                          uint32_t epoch,

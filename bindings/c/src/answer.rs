@@ -10,7 +10,7 @@ use sidecar_c_agent::status::{ERR_BUG, ERR_LENGTH, ERR_MISMATCH, NO_ROOM, OK};
 use sidecar_shm::worker::{Answered, Reservation as Shm, WorkerError};
 
 use crate::failure::Why;
-use crate::handle::{give, take};
+use crate::handle::{OnHeap, Pool, give, take};
 use crate::observation::Observation;
 use crate::worker::Worker;
 
@@ -27,8 +27,19 @@ impl Kind for Reservation {
     const MARK: u64 = u64::from_be_bytes(*b"sdcreser");
 }
 
-/// Answers an observation with a copy of `action`, and gives its slot back. Waits for room. If its session is over, the
-/// action goes nowhere. Unless it returns `OK`, the observation is still yours.
+impl OnHeap for Reservation {
+    fn pool() -> &'static Pool<Self> {
+        static POOL: Pool<Reservation> = Pool::new();
+        &POOL
+    }
+}
+
+/// Answers an observation with a copy of `action`, and gives its slot back. Waits for room. If its session
+/// is over, the action goes nowhere. Unless it returns `OK`, the observation is still yours. 0 to
+/// `sidecar_worker_info.action_bytes` bytes.
+///
+/// Errors: `ERR_ACTION_TOO_LARGE`; `ERR_ALL_RESERVED`; `ERR_MISMATCH`, the observation is another worker's;
+/// otherwise those of `sidecar_worker_next`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_worker_answer(
     worker: *mut Marked<Worker>,
@@ -44,8 +55,10 @@ pub unsafe extern "C" fn sidecar_worker_answer(
     })
 }
 
-/// The same without a worker and without waiting, on any thread. `NO_ROOM`: try again later, or answer through the
-/// worker.
+/// The same without a worker and without waiting, on any thread. `NO_ROOM`: try again later, or answer
+/// through the worker.
+///
+/// Errors: `ERR_ACTION_TOO_LARGE`, `ERR_ALL_RESERVED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_observation_try_answer(
     own_observation: *mut Marked<Observation>,
@@ -60,8 +73,12 @@ pub unsafe extern "C" fn sidecar_observation_try_answer(
     })
 }
 
-/// Says that no action comes; the sidecar's failure policy decides. Waits for room. Of `message`, 256 bytes are kept.
-/// Unless it returns `OK`, the observation is still yours.
+/// Says that no action comes; the sidecar's failure policy (`--on-failure`) decides. Gives the slot back.
+/// Waits for room. Of `message`, 256 bytes are kept. Unless it returns `OK`, the observation is still
+/// yours.
+///
+/// Errors: `ERR_TEXT`, not UTF-8; `ERR_MISMATCH`, the observation is another worker's; otherwise those of
+/// `sidecar_worker_next`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_worker_failed(
     worker: *mut Marked<Worker>,
@@ -77,7 +94,9 @@ pub unsafe extern "C" fn sidecar_worker_failed(
     })
 }
 
-/// The same without a worker and without waiting, on any thread.
+/// The same without a worker and without waiting, on any thread. `NO_ROOM`: try again later.
+///
+/// Errors: `ERR_TEXT`, not UTF-8.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_observation_try_failed(
     own_observation: *mut Marked<Observation>,
@@ -92,8 +111,12 @@ pub unsafe extern "C" fn sidecar_observation_try_failed(
     })
 }
 
-/// A slot to write an action of at most `length` bytes into, for an answer to `observation` or to another one of the
-/// same region. Waits for one. `ERR_ALL_RESERVED`: the caller has them all.
+/// A slot to write an action of at most `length` bytes into, 0 to `sidecar_worker_info.action_bytes`, for
+/// an answer to `observation` or to another one of the same region. Waits for one. The handle in
+/// `reservation` is yours until it is answered with or released.
+///
+/// Errors: `ERR_ACTION_TOO_LARGE`; `ERR_ALL_RESERVED`, the caller has them all; `ERR_MISMATCH`, the
+/// observation is another worker's; otherwise those of `sidecar_worker_next`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_worker_reserve(
     worker: *mut Marked<Worker>,
@@ -122,8 +145,8 @@ pub unsafe extern "C" fn sidecar_worker_reserve(
     })
 }
 
-/// The bytes to write the action into; they hold whatever was there before. Borrowed: until the reservation is answered
-/// with or released.
+/// The bytes to write the action into, `length` of them; they hold whatever was there before. Borrowed:
+/// until the reservation is answered with or released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_reservation_get_bytes(
     reservation: *mut Marked<Reservation>,
@@ -141,8 +164,11 @@ pub unsafe extern "C" fn sidecar_reservation_get_bytes(
     })
 }
 
-/// Answers an observation with the first `length` bytes of a reservation, and gives its slot back. Waits for room.
-/// Unless it returns `OK`, both are still yours.
+/// Answers an observation with the first `length` bytes of a reservation, and gives its slot back. Waits
+/// for room. Unless it returns `OK`, both are still yours.
+///
+/// Errors: `ERR_LENGTH`, more than was reserved; `ERR_MISMATCH`, the reservation is of another region, or
+/// either of them another worker's; otherwise those of `sidecar_worker_next`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_worker_answer_reserved(
     worker: *mut Marked<Worker>,

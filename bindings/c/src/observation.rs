@@ -10,7 +10,7 @@ use sidecar_c_agent::status::{ERR_BUG, GONE, OK};
 use sidecar_shm::worker::Observation as Shm;
 
 use crate::failure::number;
-use crate::handle::{give, take};
+use crate::handle::{OnHeap, Pool, give, take};
 
 /// For `sidecar_observation_view.flags`: the payload is empty; answer with the action that does nothing.
 pub const OBSERVATION_EMPTY: u32 = 1;
@@ -69,6 +69,13 @@ impl Kind for Observation {
     const MARK: u64 = u64::from_be_bytes(*b"sdcobser");
 }
 
+impl OnHeap for Observation {
+    fn pool() -> &'static Pool<Self> {
+        static POOL: Pool<Observation> = Pool::new();
+        &POOL
+    }
+}
+
 impl Observation {
     pub(crate) fn shm(&self) -> Checked<&Shm> {
         self.shm.as_ref().ok_or(ERR_BUG)
@@ -80,7 +87,7 @@ pub(crate) fn give_out(shm: Shm, member: usize, token: &Arc<()>) -> *mut Marked<
     give(Observation { shm: Some(shm), member, token: Arc::clone(token) })
 }
 
-/// Looks at an observation.
+/// Looks at an observation: its payload, where it was received, and what is known about it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_observation_get_view(
     observation: *const Marked<Observation>,
@@ -112,8 +119,8 @@ pub unsafe extern "C" fn sidecar_observation_get_view(
     })
 }
 
-/// `OK`: it is still wanted. `GONE`: its session is over, and an action for it would be dropped. Costs one load: ask
-/// between the steps of a long inference.
+/// `OK`: it is still wanted. `GONE`: its session is over, and an action for it would be dropped. Costs one
+/// load: ask between the steps of a long inference.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_observation_is_wanted(observation: *const Marked<Observation>) -> i32 {
     // SAFETY: the caller keeps the header's rules for pointers.
@@ -121,8 +128,9 @@ pub unsafe extern "C" fn sidecar_observation_is_wanted(observation: *const Marke
     border.handle_const(observation, |observation| Ok(if observation.shm()?.cancelled() { GONE } else { OK }))
 }
 
-/// Gives its slot back without an answer, which nobody else will give: only for one that is not wanted any more. NULL
-/// is allowed.
+/// Gives its slot back. Without an answer, this worker hears of the observation no more, and the gateway
+/// goes on waiting for its action: it is left to a successor of this worker. Meant for one that is not
+/// wanted any more. NULL is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_observation_release(own_observation: *mut Marked<Observation>) -> i32 {
     // SAFETY: the caller keeps the header's rules for pointers.

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use sidecar_c_agent::border::{Border, Kind, Marked, Place, Versioned};
 use sidecar_c_agent::event::write_text;
 use sidecar_c_agent::fence::{Checked, fence};
-use sidecar_c_agent::status::{ENDED, ERR_NULL, ERR_SYSTEM, ERR_VALUE, NOTHING, OK};
+use sidecar_c_agent::status::{ENDED, ERR_SYSTEM, ERR_VALUE, NOTHING, OK};
 use sidecar_shm::worker::{AfterEnd, AttachOptions, Event, Worker as ShmWorker, WorkerError, Workers};
 
 use crate::failure::{Failure, Why, number};
-use crate::handle::{give, take};
+use crate::handle::{OnHeap, Pool, give, take};
 use crate::observation::{self, Observation};
 
 /// For `sidecar_worker_options.flags`: when a sidecar has ended in order, wait for the next one as after a crash.
@@ -138,6 +138,13 @@ impl Kind for Worker {
     const MARK: u64 = u64::from_be_bytes(*b"sdcworkr");
 }
 
+impl OnHeap for Worker {
+    fn pool() -> &'static Pool<Self> {
+        static POOL: Pool<Worker> = Pool::new();
+        &POOL
+    }
+}
+
 impl Worker {
     /// Keeps what did not work, and returns its status.
     pub(crate) fn failed(&mut self, member: usize, error: &WorkerError) -> i32 {
@@ -169,8 +176,14 @@ impl Worker {
     }
 }
 
-/// Attaches to the sidecar that owns the region at `path`, waiting for it to exist as long as the options say.
-/// `options` may be NULL: the defaults. `why` may be NULL; it is filled when a sidecar was asked and attaching failed.
+/// Attaches to the sidecar that owns the region at `path` (its `--shm`), waiting for it to exist as long as
+/// the options say. `options` may be NULL: the defaults. `why` may be NULL; it is filled when a sidecar was
+/// asked and attaching failed. The handle in `worker` is yours until `sidecar_worker_close`. The process's
+/// working directory counts if `path` is relative, and it is looked for again when a sidecar dies.
+///
+/// Errors: `ERR_VALUE`, an empty path or one with a NUL, an unknown flag; `ERR_NO_SIDECAR`, none came in
+/// time; `ERR_REFUSED`, another worker is attached (`why->pid`), or the sidecar says another reason in
+/// `why->text`; `ERR_REGION`, it can't be mapped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_worker_attach(
     path: *const c_char,
@@ -187,8 +200,12 @@ pub unsafe extern "C" fn sidecar_worker_attach(
     })
 }
 
-/// Attaches to the sidecars of `count` regions, one after the other, for one model that serves them all: the `n`th path
-/// has `path_lens[n]` bytes. What comes is given out in the order of its arrival.
+/// Attaches to the sidecars of `count` regions, 1 to 1024, one after the other, for one model that serves
+/// them all: the `n`th path has `path_lens[n]` bytes. What comes is given out in the order of its arrival,
+/// from one region or another.
+///
+/// Errors: as `sidecar_worker_attach`, for the first region that fails (`why->member`); the others are let
+/// go. `ERR_VALUE` also for a `count` out of its range.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_worker_attach_many(
     paths: *const *const c_char,
@@ -210,7 +227,8 @@ pub unsafe extern "C" fn sidecar_worker_attach_many(
     })
 }
 
-/// Detaches. Observations and reservations that are still held stay valid, and have to be released. NULL is allowed.
+/// Detaches. Observations and reservations that are still held stay valid, and have to be released. What
+/// was not answered is left to the next worker. NULL is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_worker_close(own_worker: *mut Marked<Worker>) -> i32 {
     // SAFETY: the caller keeps the header's rules for pointers.
@@ -223,9 +241,14 @@ pub unsafe extern "C" fn sidecar_worker_close(own_worker: *mut Marked<Worker>) -
     })
 }
 
-/// The next thing to do. `NOTHING`: nothing came within the timeout, or a signal interrupted the wait. A timeout of
-/// `FOREVER` never ends, one of 0 only looks. `ENDED`: every region has ended, and nothing will come any more. An error
-/// concerns one region (`sidecar_worker_get_failure` says which), which has no more to give; the others go on.
+/// The next thing to do. `NOTHING`: nothing came within the timeout, or a signal interrupted the wait. A
+/// `timeout_ns` of `FOREVER` never ends, one of 0 only looks, one above 0 waits for as many nanoseconds.
+/// `ENDED`: every region has ended, and nothing will come any more. For a batch, wait for one observation
+/// and then call with 0 until it says `NOTHING`.
+///
+/// Errors concern one region (`sidecar_worker_get_failure` says which), which has no more to give; the
+/// others go on: `ERR_ORPHANED`, `ERR_REPLACED`, `ERR_DETACHED`, `ERR_DAMAGED`, `ERR_SYSTEM`. `ERR_VALUE`:
+/// another negative timeout.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_worker_next(
     worker: *mut Marked<Worker>,
@@ -247,7 +270,9 @@ pub unsafe extern "C" fn sidecar_worker_next(
     })
 }
 
-/// The model is warm, for the sidecar of region `member`.
+/// The model is warm, for the sidecar of region `member` (from 0). Waits for room.
+///
+/// Errors: `ERR_VALUE`, no such member; otherwise those of `sidecar_worker_next`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_worker_ready(worker: *mut Marked<Worker>, member: u32) -> i32 {
     // SAFETY: the caller keeps the header's rules for pointers.
@@ -255,8 +280,10 @@ pub unsafe extern "C" fn sidecar_worker_ready(worker: *mut Marked<Worker>, membe
     say(&border, worker, member, ShmWorker::ready)
 }
 
-/// The model could not be made ready; the sidecar of region `member` ends with this message, of which it keeps the
-/// first 256 bytes.
+/// The model could not be made ready; the sidecar of region `member` (from 0) ends with this message, of
+/// which it keeps the first 256 bytes. Waits for room.
+///
+/// Errors: `ERR_TEXT`, not UTF-8; otherwise as `sidecar_worker_ready`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_worker_warmup_failed(
     worker: *mut Marked<Worker>,
@@ -266,14 +293,17 @@ pub unsafe extern "C" fn sidecar_worker_warmup_failed(
 ) -> i32 {
     // SAFETY: the caller keeps the header's rules for pointers.
     let border = unsafe { Border::new() };
-    let Ok(message) = border.text(message, message_len) else {
-        return border.text(message, message_len).err().unwrap_or(ERR_NULL);
-    };
-    say(&border, worker, member, |worker| worker.warmup_failed(message))
+    match border.text(message, message_len) {
+        Ok(message) => say(&border, worker, member, |worker| worker.warmup_failed(message)),
+        Err(status) => status,
+    }
 }
 
-/// A descriptor for poll loops, the same for the life of the worker, which keeps it: it becomes readable when
-/// `sidecar_worker_next` has something. Call that with a timeout of 0 until it says `NOTHING`, then poll.
+/// A descriptor for poll loops, the same for the life of the worker, which keeps it: do not close it. It
+/// becomes readable when `sidecar_worker_next` has something. Call that with a timeout of 0 until it says
+/// `NOTHING`, then poll.
+///
+/// Errors: `ERR_SYSTEM`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_worker_fd(worker: *mut Marked<Worker>, fd: *mut i32) -> i32 {
     // SAFETY: the caller keeps the header's rules for pointers.
@@ -293,7 +323,9 @@ pub unsafe extern "C" fn sidecar_worker_fd(worker: *mut Marked<Worker>, fd: *mut
     })
 }
 
-/// What there is to know about the region `member`.
+/// What there is to know about the region `member` (from 0).
+///
+/// Errors: `ERR_VALUE`, no such member.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_worker_get_info(
     worker: *mut Marked<Worker>,
@@ -321,7 +353,8 @@ pub unsafe extern "C" fn sidecar_worker_get_info(
     })
 }
 
-/// Why the last call that failed did so, if it was for something else than its arguments; `NOTHING`: none did.
+/// Why the last call that failed did so, if it was for something else than its arguments; `NOTHING`: none
+/// did.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_worker_get_failure(
     worker: *const Marked<Worker>,

@@ -20,7 +20,13 @@
  *   - sidecar_OWN marks what a call takes over. It does so if it returns sidecar_OK; otherwise it is still yours. What is
  *     borrowed stays as it is until the time that is said there.
  *   - A handle is for one thread at a time, and may go from one to another. Calls that take it as const may run together.
- *   - Pointers are NULL, or aligned and to memory of the length that is said. A handle that was given away is gone.
+ *   - Pointers are NULL, or aligned and to memory of the length that is said. A handle that was given away is gone: a call
+ *     with it comes to sidecar_ERR_STATE, as long as its memory was not used again (a worker's handles: not before 64
+ *     others of the kind were given back; an agent's memory is yours).
+ *   - Any function may return sidecar_ERR_NULL, sidecar_ERR_VALUE (a pointer that is not aligned), sidecar_ERR_STATE (a handle
+ *     of another kind, or one that was given away), sidecar_ERR_STRUCT_SIZE, sidecar_ERR_LENGTH (a length above PTRDIFF_MAX)
+ *     and sidecar_ERR_BUG. What else it returns is said there.
+ *   - Times are in nanoseconds; sizes and lengths in bytes.
  *   - A mistake in the library is sidecar_ERR_BUG, and that handle is of no more use but to be dropped or closed. (The
  *     library without an allocator aborts instead.) No signal, no hook of the process and no locale is touched.
  *   - Attached processes must not fork and go on using a handle in the child.

@@ -98,7 +98,11 @@ unsafe impl Versioned for AgentState {
     const FIRST: usize = 368;
 }
 
-/// Size and alignment of the memory that an agent lives in.
+/// Size in bytes and alignment of the memory that an agent lives in.
+///
+/// Errors: those of the configuration: `ERR_VALUE`, an unknown flag, a seed of zeroes, a slot that is too
+/// large; `ERR_TEXT`, an empty or too long text, a path without its `/`, a text that is not UTF-8 or could
+/// not stand in a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_layout(
     config: *const AgentConfig,
@@ -117,6 +121,8 @@ pub unsafe extern "C" fn sidecar_agent_layout(
 }
 
 /// Bytes of scratch, and of each slot: `HEADROOM` and `slot_bytes`.
+///
+/// Errors: those of the configuration, see `sidecar_agent_layout`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_place_bytes(config: *const AgentConfig, bytes: *mut usize) -> i32 {
     // SAFETY: the caller keeps the header's rules for pointers.
@@ -128,9 +134,13 @@ pub unsafe extern "C" fn sidecar_agent_place_bytes(config: *const AgentConfig, b
     })
 }
 
-/// Makes an agent that wants to dial at once, in the caller's `memory` (`sidecar_agent_layout`). Both that and
-/// `scratch` (`sidecar_agent_place_bytes`) are the agent's until `sidecar_agent_drop`. `resume` may be NULL: there was no
-/// predecessor. `now_ns` counts from an origin of the caller's choice, here and everywhere.
+/// Makes an agent that wants to dial at once, in the caller's `memory` (`sidecar_agent_layout`). Both that
+/// and `scratch` (`sidecar_agent_place_bytes`) are the agent's until `sidecar_agent_drop`. `resume` may be
+/// NULL: there was no predecessor. `now_ns` counts from an origin of the caller's choice, here and
+/// everywhere, and never goes back.
+///
+/// Errors: those of the configuration, see `sidecar_agent_layout`; the same of `resume`; `ERR_MEMORY`,
+/// `memory` or `scratch` is too small, or `memory` not aligned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_init(
     memory: *mut u8,
@@ -184,6 +194,8 @@ pub unsafe extern "C" fn sidecar_agent_drop(own_agent: *mut Marked<Agent>) -> i3
 }
 
 /// The dial came to nothing: `failure` is a `sidecar_DIAL_FAILURE_...`.
+///
+/// Errors: `ERR_VALUE`, it is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_handle_dial_failed(
     agent: *mut Marked<Agent>,
@@ -206,7 +218,8 @@ pub unsafe extern "C" fn sidecar_agent_handle_dial_failed(
     })
 }
 
-/// The model is warm.
+/// The model is warm: `ready` is sent as soon as the gateway has said `warmup`. Once is enough, also for
+/// later tunnels.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_worker_ready(agent: *mut Marked<Agent>, now_ns: u64) -> i32 {
     // SAFETY: the caller keeps the header's rules for pointers.
@@ -214,7 +227,7 @@ pub unsafe extern "C" fn sidecar_agent_worker_ready(agent: *mut Marked<Agent>, n
     command(&border, agent, |core| core.worker_ready(Instant::from_nanos(now_ns)))
 }
 
-/// The model could not be warmed up: the agent ends.
+/// The model could not be warmed up: the agent ends, with `OUTCOME_WORKER_FAILED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_worker_failed(agent: *mut Marked<Agent>, now_ns: u64) -> i32 {
     // SAFETY: the caller keeps the header's rules for pointers.
@@ -230,8 +243,10 @@ pub unsafe extern "C" fn sidecar_agent_set_unanswered(agent: *mut Marked<Agent>,
     command(&border, agent, |core| core.set_unanswered(count))
 }
 
-/// Closes the session of `epoch`, if it is still open: tells the gateway, now or after the redial. Of `reason`, 256
-/// bytes are sent at most.
+/// Closes the session of `epoch`, if it is still open: tells the gateway, now or after the redial. Of
+/// `reason`, 256 bytes are sent at most.
+///
+/// Errors: `ERR_TEXT`, not UTF-8.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_close_session(
     agent: *mut Marked<Agent>,
@@ -249,7 +264,8 @@ pub unsafe extern "C" fn sidecar_agent_close_session(
     })
 }
 
-/// Everything that had to be answered after a drain was sent: closes the tunnel.
+/// Everything that had to be answered after a drain was sent: closes the tunnel. `AGENT_EVENT_FINISHED`
+/// follows. Without a drain it does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_finish_drain(agent: *mut Marked<Agent>, now_ns: u64) -> i32 {
     // SAFETY: the caller keeps the header's rules for pointers.
@@ -258,6 +274,8 @@ pub unsafe extern "C" fn sidecar_agent_finish_drain(agent: *mut Marked<Agent>, n
 }
 
 /// Ends the tunnel as `how` (`sidecar_SHUTDOWN_...`) says. `AGENT_EVENT_FINISHED` follows.
+///
+/// Errors: `ERR_VALUE`, it says nothing known.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_shutdown(agent: *mut Marked<Agent>, now_ns: u64, how: u32) -> i32 {
     // SAFETY: the caller keeps the header's rules for pointers.
@@ -274,6 +292,8 @@ pub unsafe extern "C" fn sidecar_agent_shutdown(agent: *mut Marked<Agent>, now_n
 }
 
 /// Goes on under another agent id, 1 to 64 bytes, after `AGENT_EVENT_FRESH_AGENT`.
+///
+/// Errors: `ERR_TEXT`, an id that is empty, too long, or could not stand in a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_replace_agent(
     agent: *mut Marked<Agent>,
@@ -290,7 +310,8 @@ pub unsafe extern "C" fn sidecar_agent_replace_agent(
     })
 }
 
-/// When `sidecar_agent_handle_timeout` has to be called; `NOTHING`: never, as things stand.
+/// When `sidecar_agent_handle_timeout` has to be called, on the caller's clock; `NOTHING`: never, as things
+/// stand. Ask again after each call that changes something.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_poll_timeout(agent: *const Marked<Agent>, at_ns: *mut u64) -> i32 {
     // SAFETY: the caller keeps the header's rules for pointers.
@@ -303,7 +324,7 @@ pub unsafe extern "C" fn sidecar_agent_poll_timeout(agent: *const Marked<Agent>,
     })
 }
 
-/// Time has passed.
+/// Time has passed. Too early or without need it does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_handle_timeout(agent: *mut Marked<Agent>, now_ns: u64) -> i32 {
     // SAFETY: the caller keeps the header's rules for pointers.

@@ -53,8 +53,12 @@ unsafe impl Versioned for ReadPlace {
     const FIRST: usize = 24;
 }
 
-/// TCP (and TLS) is up: writes the upgrade request to `out`, whose first `written` bytes are to be sent. The token is
-/// not kept. 4096 bytes and the token's length are always enough.
+/// TCP (and TLS) is up: writes the upgrade request to `out`, whose first `written` bytes are to be sent,
+/// then say `sidecar_agent_handle_sent`. The token goes into the request and is not kept. 4096 bytes and
+/// the token's length are always enough.
+///
+/// Errors: `ERR_STATE`, no dial is under way; `ERR_LENGTH`, `out` is too short; `ERR_TEXT`, a token that
+/// could not stand in a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_handle_connected(
     agent: *mut Marked<Agent>,
@@ -79,8 +83,8 @@ pub unsafe extern "C" fn sidecar_agent_handle_connected(
     })
 }
 
-/// Where the next bytes go; `NOTHING`: nothing is to be read now. Ask when no read is outstanding: the answer holds
-/// until `sidecar_agent_handle_received`, or until the connection is over.
+/// Where the next bytes go; `NOTHING`: nothing is to be read now. Ask when no read is outstanding: the
+/// answer holds until `sidecar_agent_handle_received`, or until the connection is over.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_poll_read(agent: *mut Marked<Agent>, read: *mut ReadPlace) -> i32 {
     // SAFETY: the caller keeps the header's rules for pointers.
@@ -98,8 +102,10 @@ pub unsafe extern "C" fn sidecar_agent_poll_read(agent: *mut Marked<Agent>, read
     })
 }
 
-/// `length` bytes were written where `sidecar_agent_poll_read` said; 0 takes that read back. More than was asked for
-/// are not taken.
+/// `length` bytes were written where `sidecar_agent_poll_read` said; 0 takes that read back. More than was
+/// asked for are not taken.
+///
+/// Errors: `ERR_LENGTH`, it does not fit 32 bits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_handle_received(
     agent: *mut Marked<Agent>,
@@ -115,7 +121,10 @@ pub unsafe extern "C" fn sidecar_agent_handle_received(
     })
 }
 
-/// The connection ended from outside, as `end` (`sidecar_END_...`) says. The bytes before its end come first.
+/// The connection ended from outside, as `end` (`sidecar_END_...`) says. The bytes before its end come
+/// first.
+///
+/// Errors: `ERR_VALUE`, it says nothing known.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_handle_end(agent: *mut Marked<Agent>, now_ns: u64, end: u32) -> i32 {
     // SAFETY: the caller keeps the header's rules for pointers.
@@ -131,7 +140,8 @@ pub unsafe extern "C" fn sidecar_agent_handle_end(agent: *mut Marked<Agent>, now
     })
 }
 
-/// Parses on. `OK`: something was done; take the events and call again. `NOTHING`: more bytes, or a slot, are needed.
+/// Parses on. `OK`: something was done; take the events and call again. `NOTHING`: more bytes, or a slot,
+/// are needed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_process(agent: *mut Marked<Agent>, now_ns: u64) -> i32 {
     // SAFETY: the caller keeps the header's rules for pointers.
@@ -147,8 +157,10 @@ pub unsafe extern "C" fn sidecar_agent_wants_slot(agent: *const Marked<Agent>) -
     border.handle_const(agent, |agent| Ok(yes(agent.core.wants_slot() && agent.places.slot().is_null())))
 }
 
-/// Offers a slot (`sidecar_agent_place_bytes`). It is the agent's until `AGENT_EVENT_OBSERVATION` names it or it is
-/// taken back. Align `slot` to a page, and the payload is. `ERR_STATE`: one is on offer already.
+/// Offers a slot (`sidecar_agent_place_bytes`). It is the agent's until `AGENT_EVENT_OBSERVATION` names it
+/// or it is taken back. Align `slot` to a page, and the payload is.
+///
+/// Errors: `ERR_MEMORY`, it is too short; `ERR_STATE`, one is on offer already.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_offer_slot(
     agent: *mut Marked<Agent>,
@@ -173,8 +185,8 @@ pub unsafe extern "C" fn sidecar_agent_offer_slot(
     })
 }
 
-/// Takes the offered slot back. `NOTHING`: bytes of a message lie in it or are on their way into it, or it waits in an
-/// event, or none is on offer.
+/// Takes the offered slot back. `NOTHING`: bytes of a message lie in it or are on their way into it, or it
+/// waits in an event, or none is on offer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_take_back_slot(agent: *mut Marked<Agent>) -> i32 {
     // SAFETY: the caller keeps the header's rules for pointers.
@@ -206,8 +218,10 @@ pub unsafe extern "C" fn sidecar_agent_poll_event(agent: *mut Marked<Agent>, eve
 }
 
 /// The next control frame: send the first `written` bytes of `out` before anything else, then say
-/// `sidecar_agent_handle_sent`. `NOTHING`: there is none. Ask while nothing is being sent; `out` has to have
-/// `MAX_TRANSMIT` bytes.
+/// `sidecar_agent_handle_sent`. `NOTHING`: there is none. Ask while nothing is being sent; `out` has to
+/// have `MAX_TRANSMIT` bytes.
+///
+/// Errors: `ERR_LENGTH`, `out` is too short.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_poll_transmit(
     agent: *mut Marked<Agent>,
@@ -250,10 +264,15 @@ pub unsafe extern "C" fn sidecar_agent_may_send(agent: *const Marked<Agent>, epo
     border.handle_const(agent, |agent| Ok(agent.core.may_send(Epoch(epoch)).map_or_else(refused, |()| OK)))
 }
 
-/// Starts the action that answers the observation `sequence` of `epoch`: writes it to `out`, framed and masked, and its
-/// first `written` bytes are to be sent. `out` has to have `MAX_HEAD` bytes and the payload's length, and must not
-/// overlap the payload. From here until `sidecar_agent_handle_action_sent` no control frame is given out. Otherwise as
-/// `sidecar_agent_may_send`; `HELD` also while another action is on its way.
+/// Starts the action that answers the observation `sequence` of `epoch`: writes it to `out`, framed and
+/// masked, and its first `written` bytes are to be sent. `out` has to have `MAX_HEAD` bytes and the
+/// payload's length, and must not overlap the payload. From here until `sidecar_agent_handle_action_sent`
+/// no control frame is given out. Otherwise as `sidecar_agent_may_send`; `HELD` also while another action
+/// is on its way. What was begun counts as sent; after a cut, `AGENT_EVENT_UNFREEZE` says when to send it
+/// once more.
+///
+/// Errors: `ERR_LENGTH`, `out` is too short, or the payload does not fit 32 bits; `ERR_VALUE`, they
+/// overlap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_begin_action(
     agent: *mut Marked<Agent>,
@@ -294,7 +313,7 @@ pub unsafe extern "C" fn sidecar_agent_begin_action(
     })
 }
 
-/// The last byte of that action was sent.
+/// The last byte of that action was sent. For any other it does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sidecar_agent_handle_action_sent(
     agent: *mut Marked<Agent>,
