@@ -11,7 +11,7 @@ use serde_json::Value;
 use sidecar_shm::stats::{Counter, Gauge, Snapshot, Stats};
 
 use crate::support::random::Random;
-use crate::support::{FAST, FAST_GATEWAY, Gateway, Region, Running, gateway, main_job, sidecar, wait_for};
+use crate::support::{FAST, FAST_GATEWAY, Gateway, Region, Running, clean, gateway, main_job, wait_for};
 
 /// What a round came to.
 #[derive(Debug, Default)]
@@ -329,19 +329,30 @@ pub(crate) fn is_running(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// How long a worker thinks about each observation.
-const THINK: &str = "1ms";
+/// How long a worker thinks about each observation, in seconds.
+const THINK: &str = "0.001";
 /// One that never comes to an end.
-const SLOW: &str = "1000s";
+const SLOW: &str = "1000";
+/// A worker to be tested in the place of the built-in one: a command, its words separated by blanks. It finds its region
+/// in SIDECAR_SHM, and is told as its last argument how many seconds to think about each observation.
+const OTHER: &str = "SIDECAR_TEST_WORKER";
+
+fn worker_words(think: &str) -> Vec<String> {
+    if let Ok(other) = std::env::var(OTHER) {
+        return other.split_whitespace().chain([think]).map(str::to_owned).collect();
+    }
+    let think = format!("{think}s");
+    owned(&[env!("CARGO_BIN_EXE_sidecar"), "worker", "--policy", "cartpole", "--think", &think])
+}
 
 fn worker_line() -> Vec<String> {
-    let binary = env!("CARGO_BIN_EXE_sidecar");
-    owned(&[binary, "worker", "--policy", "cartpole", "--think", THINK])
+    worker_words(THINK)
 }
 
 fn worker(region: &Region, think: &str) -> Command {
-    let mut command = sidecar();
-    command.args(["worker", "--policy", "cartpole", "--think", think, "--shm"]).arg(region.path());
+    let words = worker_words(think);
+    let mut command = clean(&words[0]);
+    command.args(&words[1..]).env("SIDECAR_SHM", region.path());
     command
 }
 

@@ -1,7 +1,8 @@
 //! Crashes for real: processes of a running job are killed or stopped at random moments, and the job goes on.
 //!
 //! Timers run at a twentieth of life. Each round of a test is a job of its own with a seed that is printed. Without
-//! further wishes there are 5 rounds of each; with SIDECAR_SOAK set there are 50.
+//! further wishes there are 5 rounds of each; with SIDECAR_SOAK set there are 50. SIDECAR_TEST_WORKER has another worker
+//! play than the built-in one: the workers of the bindings promise the same.
 
 #[path = "../support/mod.rs"]
 mod support;

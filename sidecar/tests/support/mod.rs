@@ -47,7 +47,12 @@ pub(crate) fn slower() -> u32 {
 
 /// The binary under test, with a clean environment as far as its settings go.
 pub(crate) fn sidecar() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sidecar"));
+    clean(env!("CARGO_BIN_EXE_sidecar"))
+}
+
+/// A program in such an environment.
+pub(crate) fn clean(program: &str) -> Command {
+    let mut command = Command::new(program);
     for variable in
         ["JOB_TOKEN", "CHALLENGE_TOKEN", "JOB_UUID", "TUNNEL_ENDPOINT", "SIDECAR_SHM", "SIDECAR_LOG"]
     {
