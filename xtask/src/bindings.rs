@@ -82,6 +82,16 @@ pub(crate) fn test(context: &Context, limit: Duration) -> Result<(), Stop> {
     run("pytest", &["-p", "no:cacheprovider", "--quiet", "--config-file", &settings, &tests])
 }
 
+/// A worker in Python is killed at random moments, and nothing is lost.
+///
+/// # Errors
+/// The first test that fails.
+pub(crate) fn crash(context: &Context, limit: Duration) -> Result<(), Stop> {
+    let python = BINDINGS.directory(&context.target).join("bin/python");
+    let worker = context.root.join(PACKAGE).join("tests/cartpole_worker.py");
+    context.crash(&[python, worker], limit)
+}
+
 fn python(context: &Context, environment: Environment) -> Tool {
     environment.interpreter(&context.root, &context.target)
 }

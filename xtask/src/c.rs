@@ -1,10 +1,10 @@
 //! The C library: built, its examples built in strict ways and played against the real binary.
 
 use core::time::Duration;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::interop;
-use crate::runner::Stop;
+use crate::runner::{Running, Stop};
 use crate::steps::Context;
 use crate::tool::Tool;
 
@@ -66,9 +66,21 @@ pub(crate) fn freestanding(context: &Context, limit: Duration) -> Result<(), Sto
 
 /// Every example plays cart-pole to the last case: as it is, and under the sanitizers.
 pub(crate) fn play(context: &Context, limit: Duration) -> Result<(), Stop> {
-    for program in ["worker-c99", "worker-c11", "worker-c++17", "worker-sanitized", "worker-c++17-sanitized"]
-    {
-        worker(context, Under::Nothing, program, limit)?;
+    child(context, "worker-c99", limit)?;
+    for program in [
+        "worker-c11",
+        "worker-c++17",
+        "serve-c++17",
+        "misuse-c99",
+        "worker-sanitized",
+        "worker-c++17-sanitized",
+        "serve-c++17-sanitized",
+        "misuse-sanitized",
+    ] {
+        worker(context, Under::Nothing, program, 1, limit)?;
+    }
+    for program in ["worker-c11", "serve-c++17", "worker-sanitized", "worker-c++17-sanitized"] {
+        worker(context, Under::Nothing, program, 3, limit)?;
     }
     let cuts = ["--cut-at", "100:after,200:mid-frame", "--on-lost", "reask", "--reask-after", "100ms"];
     let pieces = ["--payload", "70000", "--fragment", "4096", "--empty-final", "--ping-between-fragments"];
@@ -82,6 +94,11 @@ pub(crate) fn play(context: &Context, limit: Duration) -> Result<(), Stop> {
     Ok(())
 }
 
+/// A worker in C is killed at random moments, and nothing is lost.
+pub(crate) fn crash(context: &Context, limit: Duration) -> Result<(), Stop> {
+    context.crash(&[programs(context).join("slow_worker-c11")], limit)
+}
+
 /// The same under Valgrind, where it is installed. The direct agent may not allocate at all.
 pub(crate) fn valgrind(context: &Context, limit: Duration) -> Result<(), Stop> {
     let version = Tool::new("valgrind", &context.root, NO_VALGRIND).args(["--version"]);
@@ -92,7 +109,9 @@ pub(crate) fn valgrind(context: &Context, limit: Duration) -> Result<(), Stop> {
         .args(MEMCHECK)
         .args([programs(context).join("abi-c11")]);
     context.runner.run(abi, limit)?;
-    worker(context, Under::Valgrind, "worker-c11", limit)?;
+    for program in ["worker-c11", "serve-c++17", "misuse-c99"] {
+        worker(context, Under::Valgrind, program, 1, limit)?;
+    }
     direct_agent(context, Under::Valgrind, "direct_agent-freestanding", &[], limit)
 }
 
@@ -111,24 +130,57 @@ fn script<const N: usize>(
 }
 
 /// `sidecar -- program` against the rehearsal gateway.
-fn worker(context: &Context, under: Under, program: &str, limit: Duration) -> Result<(), Stop> {
-    let gateway =
-        context.sidecar().args(["gateway", "--listen", "127.0.0.1:0", "--cases", CASES, "--warmup-frame"]);
-    let mut gateway = context.runner.start_listening(gateway.env("JOB_TOKEN", TOKEN))?;
+fn child(context: &Context, program: &str, limit: Duration) -> Result<(), Stop> {
+    let mut gateway = gateway(context, &["--warmup-frame"])?;
     let endpoint = gateway.line("the address it listens on", LISTENS_WITHIN, interop::endpoint)?;
-    let region = PathBuf::from(format!("/dev/shm/sidecar-c-{}", std::process::id()));
-    let mut sidecar = context
-        .sidecar()
-        .args(["--gpu", "none", "--job", "c", "--endpoint", &endpoint, "--shm"])
-        .args([&region])
-        .args(["--"]);
-    if under == Under::Valgrind {
-        sidecar = sidecar.args(["valgrind"]).args(MEMCHECK);
-    }
-    let sidecar = sidecar.args([programs(context).join(program)]).env("JOB_TOKEN", TOKEN);
+    let sidecar = sidecar(context, &endpoint, &region(0)).args(["--"]).args([programs(context).join(program)]);
     context.runner.run(sidecar, limit)?;
     // The gateway's own exit code says whether every case was solved.
     gateway.finish(limit)
+}
+
+/// One worker on several regions, each with a sidecar and a gateway of its own. It is nobody's child, so that its own
+/// end is seen: a sidecar ends its child with SIGTERM, and then no leak is told.
+fn worker(
+    context: &Context,
+    under: Under,
+    program: &str,
+    regions: usize,
+    limit: Duration,
+) -> Result<(), Stop> {
+    let mut others = Vec::new();
+    for number in 0..regions {
+        let mut gateway = gateway(context, &["--warmup-frame"])?;
+        let endpoint = gateway.line("the address it listens on", LISTENS_WITHIN, interop::endpoint)?;
+        let sidecar = context.runner.start_listening(sidecar(context, &endpoint, &region(number)))?;
+        others.push((sidecar, gateway));
+    }
+    let program = programs(context).join(program);
+    let worker = match under {
+        Under::Nothing => Tool::new(&program, &context.root, NO_PROGRAM),
+        Under::Valgrind => Tool::new("valgrind", &context.root, NO_VALGRIND).args(MEMCHECK).args([program]),
+    };
+    let worker = worker.args((0..regions).map(region)).env("SIDECAR_SHM", region(0));
+    context.runner.run(worker, limit)?;
+    for (sidecar, gateway) in others {
+        sidecar.finish(limit)?;
+        gateway.finish(limit)?;
+    }
+    Ok(())
+}
+
+fn gateway<'a>(context: &'a Context, how: &[&str]) -> Result<Running<'a>, Stop> {
+    let gateway = context.sidecar().args(["gateway", "--listen", "127.0.0.1:0", "--cases", CASES]);
+    context.runner.start_listening(gateway.args(how.iter().copied()).env("JOB_TOKEN", TOKEN))
+}
+
+fn region(number: usize) -> PathBuf {
+    PathBuf::from(format!("/dev/shm/sidecar-c-{}-{number}", std::process::id()))
+}
+
+fn sidecar(context: &Context, endpoint: &str, region: &Path) -> Tool {
+    let sidecar = context.sidecar().args(["--gpu", "none", "--job", "c", "--endpoint", endpoint, "--shm"]);
+    sidecar.args([region]).env("JOB_TOKEN", TOKEN)
 }
 
 /// A client of its own against the rehearsal gateway, which misbehaves as told.
@@ -139,9 +191,7 @@ fn direct_agent(
     faults: &[&str],
     limit: Duration,
 ) -> Result<(), Stop> {
-    let gateway = context.sidecar().args(["gateway", "--listen", "127.0.0.1:0", "--cases", CASES]);
-    let gateway = gateway.args(faults.iter().copied()).env("JOB_TOKEN", TOKEN);
-    let mut gateway = context.runner.start_listening(gateway)?;
+    let mut gateway = gateway(context, faults)?;
     let endpoint = gateway.line("the address it listens on", LISTENS_WITHIN, interop::endpoint)?;
     let (address, port, path) =
         parts(&endpoint).ok_or_else(|| Stop::failed(format!("`{endpoint}` is no endpoint")))?;

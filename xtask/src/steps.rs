@@ -118,6 +118,12 @@ pub(crate) const STEPS: &[Step<Context>] = &[
         &["build", "python-build"],
         |context| bindings::test(context, PLAY_LIMIT),
     ),
+    play(
+        "python-crash",
+        "Python workers killed at random moments: nothing is lost",
+        &["python-build"],
+        |context| bindings::crash(context, BUILD_LIMIT),
+    ),
     step("c-header-fresh", "sidecar.h is what the sources say", |context| c::header(context, BUILD_LIMIT)),
     step(
         "c-examples",
@@ -133,7 +139,10 @@ pub(crate) const STEPS: &[Step<Context>] = &[
         &["build", "c-examples", "c-freestanding"],
         |context| c::play(context, PLAY_LIMIT),
     ),
-    play("c-valgrind", "the same under Valgrind", &["build", "c-examples", "c-freestanding"], |context| {
+    play("c-crash", "the same with workers in C", &["c-examples"], |context| {
+        c::crash(context, BUILD_LIMIT)
+    }),
+    play("c-valgrind", "the examples under Valgrind", &["build", "c-examples", "c-freestanding"], |context| {
         c::valgrind(context, PLAY_LIMIT)
     }),
 ];
@@ -220,6 +229,18 @@ impl Context {
     pub(crate) fn run_test(&self, arguments: &[&str], variable: &str, limit: Duration) -> Result<(), Stop> {
         let tool = self.cargo_tool(["test", "--package"]).args(arguments).args(["--", "--nocapture"]);
         self.runner.run(tool.env(variable, "1"), limit)
+    }
+
+    /// The crash tests with another worker than the built-in one (sidecar/tests/crash).
+    ///
+    /// # Errors
+    /// The first test that fails.
+    pub(crate) fn crash(&self, worker: &[PathBuf], limit: Duration) -> Result<(), Stop> {
+        let words: Vec<_> = worker.iter().map(|word| word.display().to_string()).collect();
+        let tool = self
+            .cargo_tool(["test", "--package", "sidecar", "--test", "crash", "--", "worker", "--nocapture"])
+            .env("SIDECAR_TEST_WORKER", words.join(" "));
+        self.runner.run(tool, limit)
     }
 
     fn cargo<const N: usize>(&self, arguments: [&str; N]) -> Result<(), Stop> {

@@ -1,6 +1,10 @@
 // The worker's side of sidecar for C++17, over sidecar.h: handles that close themselves, errors as exceptions.
 //
 //     sidecar::Worker worker{"/dev/shm/obs0"};
+//     sidecar::serve(worker, [](const sidecar::Observation &observation) { return infer(observation.payload()); });
+//
+// or, with the loop in your own hands:
+//
 //     while (auto event = worker.next()) {
 //         switch (event->kind()) {
 //         case sidecar_WORKER_EVENT_WARMUP: load(); worker.ready(event->member()); break;
@@ -24,10 +28,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -74,17 +80,25 @@ template <typename T, std::int32_t (*release)(T *)> using Handle = std::unique_p
 
 } // namespace detail
 
-/// Bytes that are borrowed.
+/// Bytes that are borrowed: whoever gave them keeps them.
 struct Bytes {
     const std::uint8_t *data = nullptr;
     std::size_t size = 0;
+
+    constexpr Bytes() noexcept = default;
+    constexpr Bytes(const std::uint8_t *bytes, std::size_t length) noexcept : data(bytes), size(length) {}
+    /// Of anything that lies in one piece and can be copied bytewise: std::vector<float>, std::array, std::string.
+    template <typename Piece, typename Item = std::remove_pointer_t<decltype(std::declval<const Piece &>().data())>,
+              typename = std::enable_if_t<!std::is_same_v<Piece, Bytes> && std::is_trivially_copyable_v<Item>>>
+    Bytes(const Piece &piece) noexcept
+        : data(reinterpret_cast<const std::uint8_t *>(piece.data())), size(piece.size() * sizeof(Item)) {}
 
     const std::uint8_t *begin() const noexcept { return data; }
     const std::uint8_t *end() const noexcept { return data + size; }
     bool empty() const noexcept { return size == 0; }
 };
 
-/// What is to be answered. Destroying it gives its slot back, and nobody will answer.
+/// What is to be answered. Destroying it gives its slot back unanswered: it is left to a successor of this worker.
 class Observation {
 public:
     /// Takes the handle over.
@@ -111,6 +125,8 @@ public:
         }
         return false;
     }
+    /// A worker before this one had it and did not answer.
+    bool redelivered() const { return (view().flags & sidecar_OBSERVATION_REDELIVERED) != 0; }
     /// False after it was answered or moved from.
     explicit operator bool() const noexcept { return handle_ != nullptr; }
 
@@ -197,6 +213,18 @@ public:
         return next(std::optional<std::chrono::nanoseconds>(timeout));
     }
 
+    /// At least one event, waited for, and what else is there already, `most` in all, in order of arrival; empty when
+    /// every sidecar has ended in order. For policies that infer in batches: take_observation() from each.
+    std::vector<Event> next_batch(std::size_t most) {
+        std::vector<Event> events;
+        auto event = most > 0 ? next() : std::nullopt;
+        while (event) {
+            events.push_back(std::move(*event));
+            event = events.size() < most ? next(std::chrono::nanoseconds::zero()) : std::nullopt;
+        }
+        return events;
+    }
+
     /// Every sidecar has ended in order.
     bool has_ended() const noexcept { return ended_; }
 
@@ -267,6 +295,106 @@ private:
     detail::Handle<sidecar_worker, sidecar_worker_close> handle_;
     bool ended_ = false;
 };
+
+/// What becomes of an exception that a policy throws.
+enum class OnError {
+    /// The sidecar is told, and its --on-failure decides; serve() goes on.
+    report,
+    /// It comes out of serve(). The observation is left to a successor of this worker.
+    raise,
+};
+
+/// What serve() calls besides the policy. All of it may be left out.
+struct Hooks {
+    /// Once, before the first session: load the model, run it once. An exception ends the sidecar, with its text.
+    std::function<void()> on_warmup = {};
+    /// A session opened, and its observations follow: event.session(), event.epoch(), event.member(), event.resumed().
+    std::function<void(const Event &)> on_open = {};
+    /// The session of event.epoch() at event.member() is over.
+    std::function<void(const Event &)> on_close = {};
+    /// Told of an exception that is reported, to log it.
+    std::function<void(const std::string &)> on_failure = {};
+    /// The action that does nothing, for an observation with an empty payload.
+    std::vector<std::uint8_t> noop = {};
+    OnError on_error = OnError::report;
+};
+
+namespace detail {
+
+/// The text of the exception that is being handled.
+inline std::string current_text() {
+    try {
+        throw;
+    } catch (const std::exception &error) {
+        return error.what();
+    } catch (...) {
+        return "an exception that is no std::exception";
+    }
+}
+
+template <typename Act>
+void answer(Worker &worker, Observation observation, Act &act, const Hooks &hooks) {
+    if (observation.payload().empty()) {
+        return worker.answer(std::move(observation), hooks.noop);
+    }
+    std::string text;
+    try {
+        const auto action = act(std::as_const(observation));
+        return worker.answer(std::move(observation), action);
+    } catch (...) {
+        if (hooks.on_error == OnError::raise) {
+            throw;
+        }
+        text = current_text();
+    }
+    if (hooks.on_failure) {
+        hooks.on_failure(text);
+    }
+    worker.failed(std::move(observation), text);
+}
+
+inline void warm_up(Worker &worker, const Event &event, const Hooks &hooks, bool &warm) {
+    try {
+        if (!warm && hooks.on_warmup) {
+            hooks.on_warmup();
+        }
+    } catch (...) {
+        worker.warmup_failed(current_text(), event.member());
+        throw;
+    }
+    warm = true;
+    worker.ready(event.member());
+}
+
+} // namespace detail
+
+/// Answers each observation with what `act(const Observation &)` returns for it (whatever Bytes can be made of), until
+/// every sidecar has ended in order. Throws what the worker's own calls throw.
+template <typename Act> void serve(Worker &worker, Act &&act, const Hooks &hooks = {}) {
+    bool warm = false;
+    while (auto event = worker.next()) {
+        switch (event->kind()) {
+        case sidecar_WORKER_EVENT_WARMUP:
+            detail::warm_up(worker, *event, hooks, warm);
+            break;
+        case sidecar_WORKER_EVENT_SESSION_OPENED:
+            if (hooks.on_open) {
+                hooks.on_open(*event);
+            }
+            break;
+        case sidecar_WORKER_EVENT_SESSION_CLOSED:
+            if (hooks.on_close) {
+                hooks.on_close(*event);
+            }
+            break;
+        case sidecar_WORKER_EVENT_OBSERVATION:
+            detail::answer(worker, event->take_observation(), act, hooks);
+            break;
+        default: // Nothing to be done about it.
+            break;
+        }
+    }
+}
 
 } // namespace sidecar
 
