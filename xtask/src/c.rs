@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::path::{Path, PathBuf};
 
 use crate::interop;
+use crate::python::{self, CMAKE};
 use crate::runner::{Running, Stop};
 use crate::steps::Context;
 use crate::tool::Tool;
@@ -52,6 +53,21 @@ pub(crate) fn examples(context: &Context, limit: Duration) -> Result<(), Stop> {
     script(context, "bindings/c/examples/build.sh", [&prefix, &programs(context)], limit)
 }
 
+/// Projects of others find the library and link it, in another place than where it was laid out.
+pub(crate) fn consumers(context: &Context, limit: Duration) -> Result<(), Stop> {
+    python::prepare(CMAKE, &context.root, &context.target, &context.runner)?;
+    // CMake of the requirements first: every machine tries the same one.
+    let own = CMAKE.directory(&context.target).join("bin");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(core::iter::once(own).chain(std::env::split_paths(&path)))
+        .map_err(|error| Stop::failed(format!("PATH: {error}")))?;
+    let check = Tool::new("sh", &context.root, NO_SH)
+        .args(["bindings/c/tests/consumer/check.sh"])
+        .args([context.target.join("c"), context.target.join("c-consumer")])
+        .env("PATH", path);
+    context.runner.run(check, limit)
+}
+
 /// Proves that the agent's library has no allocator, and leaves its example.
 pub(crate) fn freestanding(context: &Context, limit: Duration) -> Result<(), Stop> {
     let out = programs(context);
@@ -77,11 +93,19 @@ pub(crate) fn play(context: &Context, limit: Duration) -> Result<(), Stop> {
         "serve-c++17-sanitized",
         "misuse-sanitized",
     ] {
-        worker(context, Under::Nothing, program, 1, limit)?;
+        worker(context, Under::Nothing, program, 1, &[], limit)?;
     }
-    for program in ["worker-c11", "serve-c++17", "worker-sanitized", "worker-c++17-sanitized"] {
-        worker(context, Under::Nothing, program, 3, limit)?;
+    for program in
+        ["worker-c11", "serve-c++17", "batch-sanitized", "worker-sanitized", "worker-c++17-sanitized"]
+    {
+        worker(context, Under::Nothing, program, 3, &[], limit)?;
     }
+    let push = programs(context).join("push");
+    std::fs::write(&push, [1])
+        .map_err(|error| Stop::failed(format!("{} can't be written: {error}", push.display())))?;
+    let push = push.display().to_string();
+    let policy = ["--on-failure", "reply", "--failure-reply", &push];
+    worker(context, Under::Nothing, "failing-sanitized", 1, &policy, limit)?;
     let cuts = ["--cut-at", "100:after,200:mid-frame", "--on-lost", "reask", "--reask-after", "100ms"];
     let pieces = ["--payload", "70000", "--fragment", "4096", "--empty-final", "--ping-between-fragments"];
     for program in
@@ -110,7 +134,7 @@ pub(crate) fn valgrind(context: &Context, limit: Duration) -> Result<(), Stop> {
         .args([programs(context).join("abi-c11")]);
     context.runner.run(abi, limit)?;
     for program in ["worker-c11", "serve-c++17", "misuse-c99"] {
-        worker(context, Under::Valgrind, program, 1, limit)?;
+        worker(context, Under::Valgrind, program, 1, &[], limit)?;
     }
     direct_agent(context, Under::Valgrind, "direct_agent-freestanding", &[], limit)
 }
@@ -133,7 +157,8 @@ fn script<const N: usize>(
 fn child(context: &Context, program: &str, limit: Duration) -> Result<(), Stop> {
     let mut gateway = gateway(context, &["--warmup-frame"])?;
     let endpoint = gateway.line("the address it listens on", LISTENS_WITHIN, interop::endpoint)?;
-    let sidecar = sidecar(context, &endpoint, &region(0)).args(["--"]).args([programs(context).join(program)]);
+    let sidecar =
+        sidecar(context, &endpoint, &region(0)).args(["--"]).args([programs(context).join(program)]);
     context.runner.run(sidecar, limit)?;
     // The gateway's own exit code says whether every case was solved.
     gateway.finish(limit)
@@ -146,13 +171,15 @@ fn worker(
     under: Under,
     program: &str,
     regions: usize,
+    policy: &[&str],
     limit: Duration,
 ) -> Result<(), Stop> {
     let mut others = Vec::new();
     for number in 0..regions {
         let mut gateway = gateway(context, &["--warmup-frame"])?;
         let endpoint = gateway.line("the address it listens on", LISTENS_WITHIN, interop::endpoint)?;
-        let sidecar = context.runner.start_listening(sidecar(context, &endpoint, &region(number)))?;
+        let sidecar = sidecar(context, &endpoint, &region(number)).args(policy.iter().copied());
+        let sidecar = context.runner.start_listening(sidecar)?;
         others.push((sidecar, gateway));
     }
     let program = programs(context).join(program);

@@ -10,6 +10,7 @@ mod conformance;
 mod fuzz;
 mod gpu;
 mod interop;
+mod interpreters;
 mod orphans;
 mod plan;
 mod python;

@@ -8,31 +8,52 @@ use crate::tool::Tool;
 
 /// A virtual environment.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Environment {
+pub(crate) struct Environment<'a> {
     /// Its directory under the target directory.
-    name: &'static str,
+    name: &'a str,
     /// The file that names its packages; without one it has none.
-    requirements: Option<&'static str>,
+    requirements: Option<&'a str>,
+    /// The interpreter that it is made of.
+    base: &'a str,
+    /// The first version of Python that will do.
+    oldest: (u8, u8),
+}
+
+impl Environment<'static> {
+    const fn new(name: &'static str, requirements: Option<&'static str>) -> Self {
+        Self { name, requirements, base: "python3", oldest: (3, 10) }
+    }
 }
 
 /// Of the interop programs.
-pub(crate) const INTEROP: Environment =
-    Environment { name: "venv", requirements: Some("sidecar/tests/interop/requirements.txt") };
+pub(crate) const INTEROP: Environment<'static> =
+    Environment::new("venv", Some("sidecar/tests/interop/requirements.txt"));
 /// The Autobahn cases.
-pub(crate) const CONFORMANCE: Environment =
-    Environment { name: "venv-autobahn", requirements: Some("core/tests/autobahn/requirements.txt") };
+pub(crate) const CONFORMANCE: Environment<'static> =
+    Environment::new("venv-autobahn", Some("core/tests/autobahn/requirements.txt"));
 /// Builds and tests the Python package.
-pub(crate) const BINDINGS: Environment =
-    Environment { name: "venv-bindings", requirements: Some("bindings/python/tests/requirements.txt") };
+pub(crate) const BINDINGS: Environment<'static> =
+    Environment::new("venv-bindings", Some("bindings/python/tests/requirements.txt"));
+/// Looks at the Python package's wheel.
+pub(crate) const ABI: Environment<'static> =
+    Environment::new("venv-abi", Some("bindings/python/tests/requirements-abi.txt"));
+/// Has CMake, for those who build with the C library.
+pub(crate) const CMAKE: Environment<'static> =
+    Environment::new("venv-cmake", Some("bindings/c/tests/requirements.txt"));
 /// Has the Python package and nothing else.
-pub(crate) const BARE: Environment = Environment { name: "venv-bare", requirements: None };
+pub(crate) const BARE: Environment<'static> = Environment::new("venv-bare", None);
 
 const LIMIT: Duration = Duration::from_secs(300);
 const NO_PYTHON: &str = "install Python 3.10 or later (Debian, Ubuntu: `apt install python3 python3-venv`)";
 const NO_VENV: &str =
     "`cargo xtask test --only python`, `--only python-build` and `--only conformance` make it";
 
-impl Environment {
+impl<'a> Environment<'a> {
+    /// One that is made of another interpreter than the one everything else runs under.
+    pub(crate) const fn under(name: &'a str, requirements: &'a str, base: &'a str) -> Self {
+        Self { name, requirements: Some(requirements), base, oldest: (3, 9) }
+    }
+
     /// Its place.
     pub(crate) fn directory(self, target: &Path) -> PathBuf {
         target.join(self.name)
@@ -52,14 +73,17 @@ impl Environment {
 /// # Errors
 /// No Python, one that is too old, or packages that cannot be had; each with the next step.
 pub(crate) fn prepare(
-    environment: Environment,
+    environment: Environment<'_>,
     root: &Path,
     target: &Path,
     runner: &Runner,
 ) -> Result<(), Stop> {
-    let check = "import sys; sys.exit(sys.version_info < (3, 10) and f'Python {sys.version} is too old')";
-    let python = || Tool::new("python3", root, NO_PYTHON);
-    runner.run(python().args(["-c", check]), LIMIT).map_err(|stop| with_next_step(stop, NO_PYTHON))?;
+    let Environment { oldest: (major, minor), .. } = environment;
+    let check = format!(
+        "import sys; sys.exit(sys.version_info < ({major}, {minor}) and f'Python {{sys.version}} is too old')"
+    );
+    let python = || Tool::new(environment.base, root, NO_PYTHON);
+    runner.run(python().args(["-c", &check]), LIMIT).map_err(|stop| with_next_step(stop, NO_PYTHON))?;
 
     let place = environment.directory(target);
     let working = environment.interpreter(root, target).args(["-m", "pip", "--version"]);

@@ -10,6 +10,7 @@ use crate::c;
 use crate::conformance;
 use crate::fuzz;
 use crate::interop;
+use crate::interpreters;
 use crate::orphans;
 use crate::plan::{Leftovers, Step};
 use crate::python;
@@ -113,10 +114,22 @@ pub(crate) const STEPS: &[Step<Context>] = &[
         bindings::build(context, BUILD_LIMIT)
     }),
     play(
+        "python-abi",
+        "the wheel uses the stable ABI of its name and no more",
+        &["python-build"],
+        |context| bindings::abi(context, BUILD_LIMIT),
+    ),
+    play(
         "pytest",
         "the Python package: lints, types, tests against the sidecar",
         &["build", "python-build"],
         |context| bindings::test(context, PLAY_LIMIT),
+    ),
+    play(
+        "python-versions",
+        "the same under the other interpreters that are here",
+        &["build", "python-build"],
+        |context| interpreters::test(context, BUILD_LIMIT),
     ),
     play(
         "python-crash",
@@ -130,6 +143,12 @@ pub(crate) const STEPS: &[Step<Context>] = &[
         "the C library: exported symbols, examples with strict warnings and sanitizers",
         |context| c::examples(context, BUILD_LIMIT),
     ),
+    play(
+        "c-consumers",
+        "projects of others find and link the C library, by pkg-config and by CMake",
+        &["c-examples"],
+        |context| c::consumers(context, BUILD_LIMIT),
+    ),
     step("c-freestanding", "the agent for C links without an allocator", |context| {
         c::freestanding(context, BUILD_LIMIT)
     }),
@@ -139,12 +158,13 @@ pub(crate) const STEPS: &[Step<Context>] = &[
         &["build", "c-examples", "c-freestanding"],
         |context| c::play(context, PLAY_LIMIT),
     ),
-    play("c-crash", "the same with workers in C", &["c-examples"], |context| {
-        c::crash(context, BUILD_LIMIT)
-    }),
-    play("c-valgrind", "the examples under Valgrind", &["build", "c-examples", "c-freestanding"], |context| {
-        c::valgrind(context, PLAY_LIMIT)
-    }),
+    play("c-crash", "the same with workers in C", &["c-examples"], |context| c::crash(context, BUILD_LIMIT)),
+    play(
+        "c-valgrind",
+        "the examples under Valgrind",
+        &["build", "c-examples", "c-freestanding"],
+        |context| c::valgrind(context, PLAY_LIMIT),
+    ),
 ];
 
 /// What the steps share.

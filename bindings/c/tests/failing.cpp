@@ -26,7 +26,7 @@ std::vector<std::uint8_t> act(const sidecar::Observation &observation) {
     case 30:
         return std::vector<std::uint8_t>(1 << 17);
     default:
-        return {static_cast<std::uint8_t>(cartpole(seen.payload, seen.payload_len))};
+        return std::vector<std::uint8_t>(1, static_cast<std::uint8_t>(cartpole(seen.payload, seen.payload_len)));
     }
 }
 
