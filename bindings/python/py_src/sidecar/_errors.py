@@ -54,13 +54,13 @@ class AttachError(SidecarError):
 class NoSidecar(AttachError):
     """No sidecar listens there. Start one with this `--shm`."""
 
-    code = Code.ERR_NO_SIDECAR
+    code: Code = Code.ERR_NO_SIDECAR
 
 
 class Refused(AttachError):
     """The sidecar said no: another worker is attached, for example."""
 
-    code = Code.ERR_REFUSED
+    code: Code = Code.ERR_REFUSED
     #: The process of the worker that is in the way; 0: that is not the reason, or it is not known.
     pid: int = 0
 
@@ -68,25 +68,25 @@ class Refused(AttachError):
 class RegionError(AttachError):
     """The region can't be used (`ERR_REGION`), is damaged (`ERR_DAMAGED`), or the system refused (`ERR_SYSTEM`)."""
 
-    code = Code.ERR_REGION
+    code: Code = Code.ERR_REGION
 
 
 class Ended(SidecarError):
     """The sidecar ended in order. Iteration and `serve` end with it, without an exception."""
 
-    code = Code.ENDED
+    code: Code = Code.ENDED
 
 
 class Orphaned(SidecarError):
     """The sidecar died, and none came back within `orphan_grace`."""
 
-    code = Code.ERR_ORPHANED
+    code: Code = Code.ERR_ORPHANED
 
 
 class Replaced(SidecarError):
     """Another worker has taken the place of this one."""
 
-    code = Code.ERR_REPLACED
+    code: Code = Code.ERR_REPLACED
     #: Its process; 0: not known.
     pid: int = 0
 
@@ -94,22 +94,22 @@ class Replaced(SidecarError):
 class Detached(SidecarError):
     """The sidecar found nonsense in this worker's shared pages: something wrote over them."""
 
-    code = Code.ERR_DETACHED
+    code: Code = Code.ERR_DETACHED
 
 
 class ActionTooLarge(SidecarError, ValueError):
     """The action does not fit its slot. Raise the sidecar's `--action-bytes`."""
 
-    code = Code.ERR_ACTION_TOO_LARGE
+    code: Code = Code.ERR_ACTION_TOO_LARGE
 
 
 class AllReserved(SidecarError):
     """Every action slot is held by a `Reservation`. Answer with them, or release them."""
 
-    code = Code.ERR_ALL_RESERVED
+    code: Code = Code.ERR_ALL_RESERVED
 
 
 class StateError(SidecarError, RuntimeError):
     """Not now, or not here: a worker that is closed, an observation that was answered, a forked child, two threads."""
 
-    code = Code.ERR_STATE
+    code: Code = Code.ERR_STATE

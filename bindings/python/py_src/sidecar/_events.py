@@ -17,15 +17,18 @@ class Session:
     __slots__ = ("__weakref__", "epoch", "id", "is_open", "path", "resumed", "source", "state")
 
     def __init__(self, id: str, epoch: int, resumed: bool, source: int, path: str) -> None:
-        self.id = id
+        #: Its id at the gateway.
+        self.id: str = id
         #: Its number at this sidecar.
-        self.epoch = epoch
+        self.epoch: int = epoch
         #: It was open before this worker, or the tunnel, came. The context of an earlier worker is gone.
-        self.resumed = resumed
+        self.resumed: bool = resumed
         #: Which of the worker's sidecars, counted from 0, and that one's region.
-        self.source = source
-        self.path = path
-        self.is_open = True
+        self.source: int = source
+        self.path: str = path
+        #: False once it is over.
+        self.is_open: bool = True
+        #: Yours.
         self.state: Any = None
 
     def __repr__(self) -> str:
@@ -43,9 +46,11 @@ class Warmup(NamedTuple):
     source: int
 
     def ready(self) -> None:
+        """The model is warm. The gateway waits for this word before it opens a session."""
         self.worker._native.ready(self.source)
 
     def failed(self, message: str) -> None:
+        """The model can't be made ready: the sidecar ends with this message, of which 256 bytes are kept."""
         self.worker._native.warmup_failed(self.source, message)
 
 

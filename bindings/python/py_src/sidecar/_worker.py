@@ -70,9 +70,10 @@ class Worker:
         paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
         #: The regions, as given.
         self.paths: tuple[str, ...] = tuple(os.fspath(path) for path in paths)
-        self.on_warmup = on_warmup
-        self.on_open = on_open
-        self.on_close = on_close
+        #: The hooks; they may be changed at any time.
+        self.on_warmup: Callable[[], Any] | None = on_warmup
+        self.on_open: Callable[[Session], Any] | None = on_open
+        self.on_close: Callable[[Session], Any] | None = on_close
         self._warm = False
         # Stands for a session that nobody announced.
         nobody = [Session("", 0, False, source, path) for source, path in enumerate(self.paths)]
