@@ -195,6 +195,21 @@ fn an_answer_that_never_comes_is_given_up() {
 }
 
 #[test]
+fn an_answer_that_trickles_in_is_given_up_all_the_same() {
+    // Each byte is a sign of life, and none of them is worth more time.
+    let mut rig = Rig::new();
+    let answer = rig.connected();
+    for byte in answer.bytes().take(100) {
+        rig.pass(millis(99));
+        rig.play(&[byte]);
+    }
+    assert!(rig.causes().is_empty());
+    rig.pass(millis(100));
+    assert_eq!(rig.causes(), [Disconnect::DialFailed(DialFailure::Timeout)]);
+    assert_eq!(rig.dials().len(), 2);
+}
+
+#[test]
 fn an_end_within_the_answer_is_a_failed_attempt() {
     let mut rig = Rig::new();
     rig.connected();

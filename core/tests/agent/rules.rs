@@ -71,6 +71,25 @@ fn each_broken_rule_has_its_code() {
 }
 
 #[test]
+fn text_that_is_none_is_noticed_however_it_is_fragmented() {
+    // Overlong, a surrogate, past the last character, a continuation alone, a character that another one cuts off.
+    let broken: [&[u8]; 5] = [b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\x80", b"\xe2\x82\""];
+    for bytes in broken {
+        let text = [b"{\"type\":\"", bytes, b"\"}"].concat();
+        for cut in 0..=text.len() {
+            let (start, end) = text.split_at(cut);
+            let stream = [
+                frame_of(Opcode::Text, false, start),
+                ping(b"between"),
+                frame_of(Opcode::Continuation, false, b""),
+                frame_of(Opcode::Continuation, true, end),
+            ];
+            expect_violation(&format!("{bytes:x?} cut at {cut}"), &stream.concat(), 1007);
+        }
+    }
+}
+
+#[test]
 fn limits_are_inclusive() {
     let mut config = config();
     config.limits.fragments = 3;
