@@ -2,7 +2,8 @@
 //!
 //! Ten million repeats stay one record, and the log survives any crash because it lies in the region. Written by the
 //! sidecar alone; a record's text never changes once its length is there, so that readers need no lock. When all
-//! records are taken, further new texts count in the last one.
+//! records are taken, or twelve by one kind (a peer can put what it likes into some texts), further new texts count in
+//! the last one.
 //!
 //! | offset in a record of 256 bytes | type | what |
 //! |---|---|---|
@@ -26,6 +27,8 @@ const RECORD: usize = 256;
 const TEXT: usize = 32;
 const MAX_TEXT: usize = RECORD - TEXT;
 const RECORDS: usize = ERRORS_BYTES / RECORD;
+/// So that neither a gateway nor a worker fills the log with its own words.
+const MOST_OF_A_KIND: usize = 12;
 /// Text of the last record, which stands for all that found no record of their own.
 const OVERFLOW: &str = "further distinct errors, for which the log has no room";
 
@@ -67,19 +70,24 @@ impl ErrorLog {
         let text = clip::<MAX_TEXT>(text);
         // Length 0 means a free record.
         let text = if text.is_empty() { "(no text)" } else { text.as_str() };
+        let mut of_this_kind = 0;
         for index in 0..RECORDS - 1 {
             let length = self.map.word32(at(index)).load(Ordering::Relaxed);
-            if length == 0 {
+            if length == 0 && of_this_kind < MOST_OF_A_KIND {
                 self.write(index, kind, text, now);
                 return true;
             }
-            if self.map.word32(at(index) + 4).load(Ordering::Relaxed) == u32::from(kind)
-                && length as usize == text.len()
-                && read_text(&self.map, index, length) == text.as_bytes()
-            {
+            if length == 0 {
+                break;
+            }
+            if self.map.word32(at(index) + 4).load(Ordering::Relaxed) != u32::from(kind) {
+                continue;
+            }
+            if length as usize == text.len() && read_text(&self.map, index, length) == text.as_bytes() {
                 self.again(index, now);
                 return false;
             }
+            of_this_kind += 1;
         }
         if self.map.word32(at(RECORDS - 1)).load(Ordering::Relaxed) == 0 {
             self.write(RECORDS - 1, 0, OVERFLOW, now);
