@@ -35,7 +35,7 @@ const DRIVER: &str = "sidecar/src/driver/conformance.rs";
 const SIMULATION: &str = "sidecar/simulation/tests/seeds.rs";
 const PLAY: &str = "sidecar/tests/play.rs";
 const CRASH: &str = "sidecar/tests/crash/main.rs";
-const HOSTILE: &str = "sidecar/tests/hostile_gateway.rs";
+const HOSTILE: &str = "sidecar/tests/hostile_gateway/corpus.rs";
 const PYTHON: &str = "bindings/python/tests/test_serve.py";
 
 const CLIENT: &[Row] = &[

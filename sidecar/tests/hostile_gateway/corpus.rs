@@ -2,17 +2,15 @@
 //! upgrade, frame streams, control frames, data messages. The sidecar takes each for what it is, dials again, grows
 //! neither in memory nor in descriptors, and still ends as it should.
 
-mod support;
-
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
-use sidecar_core::ws::handshake::accept_for;
-use support::{PATIENCE, Region, Running, main_job, wait_for, with_worker};
+use crate::support::{Region, Running, main_job, wait_for, with_worker};
+use crate::wire::{accept, footprint, frame, good, pending, say};
 
 /// Seeds that end a job, as they should: each would end the game.
 const ENDINGS: [&str; 9] = [
@@ -28,8 +26,6 @@ const ENDINGS: [&str; 9] = [
 ];
 /// What [`accept_for`] stands for in the corpus of handshakes: the answer to the example key of RFC 6455 section 1.3.
 const EXAMPLE: &[u8] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
-/// How long a connection stays open after the malformed thing: long enough for an answer on this machine.
-const LINGER: Duration = Duration::from_millis(25);
 /// Connections until the sidecar has everything that it will ever have.
 const SETTLED: usize = 40;
 
@@ -51,14 +47,6 @@ fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
     files.into_iter().filter(|(name, _)| !ENDINGS.contains(&name.as_str())).collect()
 }
 
-/// A frame with this first byte, unmasked.
-fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(payload.len()).unwrap();
-    let head = if length < 126 { vec![first, length as u8] } else { vec![first, 126] };
-    let long = if length < 126 { vec![] } else { length.to_be_bytes().to_vec() };
-    [&head, &long[..], payload].concat()
-}
-
 /// Every seed once; answers between the others, since in a row they would use up the time for a redial.
 fn cases() -> Vec<(String, Case)> {
     let rest = |bytes: &[u8], skip: usize| bytes.get(skip..).unwrap_or_default().to_vec();
@@ -76,44 +64,6 @@ fn cases() -> Vec<(String, Case)> {
     }
     assert!(answers.next().is_none() && cases.len() > 120, "{} cases", cases.len());
     cases
-}
-
-/// Takes a connection and reads its request; gives the accept value that its key asks for.
-fn accept(listener: &TcpListener) -> (TcpStream, [u8; 28]) {
-    let (mut stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_nodelay(true).unwrap();
-    let mut request = Vec::new();
-    while !request.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        assert_eq!(stream.read(&mut byte).unwrap(), 1, "the request ended early: {request:?}");
-        request.push(byte[0]);
-    }
-    let request = String::from_utf8(request).unwrap();
-    let (_, key) = request.split_once("Sec-WebSocket-Key: ").unwrap();
-    let key = key.as_bytes().first_chunk().unwrap();
-    (stream, accept_for(key))
-}
-
-fn good(accept: [u8; 28]) -> Vec<u8> {
-    let head = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: ";
-    [&head[..], &accept, b"\r\n\r\n"].concat()
-}
-
-/// What the peer makes of it is its own affair here: it may have hung up already.
-fn say(stream: &mut TcpStream, bytes: &[u8]) {
-    let _ = stream.write_all(bytes);
-    stream.set_read_timeout(Some(LINGER)).unwrap();
-    let mut heard = [0; 4096];
-    while let Ok(1..) = stream.read(&mut heard) {}
-}
-
-/// Resident private memory in kB and open descriptors of a process.
-fn footprint(pid: u32) -> (u64, usize) {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
-    let kilobytes = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    (kilobytes, fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count())
 }
 
 /// Plays everything, then ends with `last` on each further connection; gives exit code and log.
@@ -184,13 +134,6 @@ fn play(io: &str, last: impl Fn(&mut TcpStream, [u8; 28])) -> (i32, String) {
         assert!(count >= least, "{what} was said {count} times:\n{said}");
     }
     (code, said)
-}
-
-/// Whether somebody waits to be accepted.
-fn pending(listener: &TcpListener) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut fds = [PollFd::new(listener, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
 }
 
 #[test]

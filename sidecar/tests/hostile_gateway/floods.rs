@@ -1,0 +1,192 @@
+//! Gateways without end: floods of everything that costs them nothing, an answer that trickles in, a peer that never
+//! reads. The sidecar stays as small as it was, says little, hears signals, and ends as it should.
+
+use core::time::Duration;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+
+use rustix::process::Signal;
+
+use crate::support::{Region, Running, main_job, wait_for, with_worker};
+use crate::wire::{accept, footprint, frame, good};
+
+const OPEN: &str = r#"{"type":"session_open","session_id":"s"}"#;
+
+fn text(json: &str) -> Vec<u8> {
+    frame(0x81, json.as_bytes())
+}
+
+/// A data message for a session.
+fn data(session: &str, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(session.len()).unwrap().to_be_bytes();
+    frame(0x82, &[&length[..], session.as_bytes(), payload].concat())
+}
+
+fn many(count: usize, each: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
+    (0..count).flat_map(each).collect()
+}
+
+/// What is sent, by name; the connection has to outlive each of them.
+fn floods() -> Vec<(&'static str, Vec<u8>)> {
+    let fragments = |first: Vec<u8>, count, each: &[u8]| {
+        [first, many(count, |_| frame(0x00, each)), frame(0x80, b"")].concat()
+    };
+    vec![
+        ("pings", many(500_000, |_| frame(0x89, b""))),
+        ("large pings", many(20_000, |_| frame(0x89, &[7; 125]))),
+        ("pongs", many(500_000, |_| frame(0x8a, b""))),
+        ("empty fragments", fragments(frame(0x02, b""), 65_000, b"")),
+        ("tiny fragments", fragments(frame(0x02, &data("gone", b"")[2..]), 65_000, b"x")),
+        ("empty texts", many(100_000, |_| text(""))),
+        ("types", many(20_000, |index| text(&format!(r#"{{"type":"t{index}"}}"#)))),
+        ("deep texts", many(200, |_| text(&format!(r#"{{"type":"warmup","x":{}"#, "[".repeat(20_000))))),
+        ("warm-ups", many(50_000, |_| text(r#"{"type":"warmup"}"#))),
+        ("closes of other sessions", many(50_000, |_| text(r#"{"type":"session_close","session_id":"x"}"#))),
+        ("data without a session", many(100_000, |_| data("gone", b"payload"))),
+        ("data without a head", many(100_000, |_| frame(0x82, &[0, 0, 1]))),
+        ("ids past the end", many(100_000, |_| frame(0x82, &[0, 0, 0, 200, b'x']))),
+        ("one session again and again", many(5_000, |_| text(OPEN))),
+    ]
+}
+
+/// A sidecar with a warm worker and an open session, and the gateway's end of it.
+struct Attacked {
+    region: Region,
+    sidecar: Running,
+    listener: TcpListener,
+    stream: TcpStream,
+}
+
+fn attacked(policy: &str, arguments: &[&str]) -> Attacked {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("ws://{}/", listener.local_addr().unwrap());
+    let region = Region::new();
+    // All that it has to say of this gateway is expected.
+    region.expect(&[""]);
+    let mut command = main_job(&region, &endpoint);
+    command.args(["--slot-bytes", "65536"]).args(arguments);
+    with_worker(&mut command, policy);
+    let mut sidecar = Running::start(&mut command);
+    let (mut stream, key) = accept(&listener);
+    stream.write_all(&[good(key), text(r#"{"type":"warmup"}"#)].concat()).unwrap();
+    sidecar.await_stderr("INFO ready");
+    stream.write_all(&text(OPEN)).unwrap();
+    sidecar.await_stderr("session open");
+    Attacked { region, sidecar, listener, stream }
+}
+
+/// Reads on, so that neither end waits for the other; gives the end of what was said.
+fn drained(stream: &TcpStream) -> thread::JoinHandle<Vec<u8>> {
+    let mut stream = stream.try_clone().unwrap();
+    thread::spawn(move || {
+        let (mut said, mut bytes) = (Vec::new(), vec![0; 65_536]);
+        while let Ok(count @ 1..) = stream.read(&mut bytes) {
+            said.extend_from_slice(&bytes[..count]);
+            let surplus = said.len().saturating_sub(4096);
+            said.drain(..surplus);
+        }
+        said
+    })
+}
+
+#[test]
+fn floods_cost_neither_memory_nor_lines_nor_the_session() {
+    for io in ["uring", "epoll"] {
+        let Attacked { sidecar, mut stream, region, .. } = attacked("echo", &["--io", io]);
+        let reader = drained(&stream);
+        let mut settled = None;
+        for (name, bytes) in floods() {
+            stream.write_all(&bytes).unwrap_or_else(|error| panic!("{name}: {error}\n{}", sidecar.stderr()));
+            settled.get_or_insert_with(|| footprint(sidecar.pid()));
+        }
+        // Still the same session, and it is still served.
+        stream.write_all(&data("s", b"the observation behind it all")).unwrap();
+        wait_for("the observation to be counted", || {
+            let stats = sidecar_shm::stats::Stats::open_read_only(&region.path()).unwrap();
+            stats.counter(sidecar_shm::stats::Counter::ActionsOut) == 1
+        });
+        let (before, after) = (settled.unwrap(), footprint(sidecar.pid()));
+        assert!(after.0 < before.0 + 2048, "{io}: {} kB became {} kB", before.0, after.0);
+        assert!(after.1 <= before.1, "{io}: {} descriptors became {}", before.1, after.1);
+        stream.write_all(&text(r#"{"type":"drain"}"#)).unwrap();
+        let (code, said) = sidecar.finish();
+        assert_eq!(code, 0, "{io}: {said}");
+        assert!(!said.contains("redialling") && !said.contains("panicked"), "{io}: {said}");
+        // Each opening of the session is a line; of a million other frames there are few.
+        let lines = said.lines().filter(|line| !line.contains("session open")).count();
+        assert!(lines < 60, "{io}: {lines} lines:\n{said}");
+        let said = reader.join().unwrap();
+        assert!(said.windows(2).any(|head| head == [0x88, 0x82]), "{io}: no close frame at the end");
+    }
+}
+
+#[test]
+fn an_answer_that_trickles_in_is_given_up_in_time() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("ws://{}/", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        loop {
+            let (mut stream, key) = accept(&listener);
+            thread::spawn(move || {
+                for byte in good(key) {
+                    thread::sleep(Duration::from_millis(20));
+                    if stream.write_all(&[byte]).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    let region = Region::new();
+    region.expect(&["connection lost: dial failed: no answer in time"]);
+    let mut command = main_job(&region, &endpoint);
+    command.args(["--dial-timeout", "1s", "--connect-timeout", "300ms", "--backoff-max", "10ms"]);
+    let (code, said) = Running::start(&mut command).finish();
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("error[unreachable]") && !said.contains("tunnel is up"), "{said}");
+    assert!(said.matches("no answer in time").count() >= 3, "{said}");
+}
+
+/// Asks for more answers than a connection holds, and reads none of them.
+fn stuff(stream: &mut TcpStream) {
+    stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let observation = data("s", &[7; 60_000]);
+    // It ends when the sidecar reads no more: all its slots hold what it cannot answer.
+    while stream.write_all(&observation).is_ok() {}
+}
+
+#[test]
+fn a_gateway_that_never_reads_is_left_and_dialled_again() {
+    for io in ["uring", "epoll"] {
+        let arguments = ["--io", io, "--ping-after", "500ms", "--dead-after", "1s"];
+        let Attacked { mut sidecar, mut stream, listener, .. } = attacked("echo", &arguments);
+        stuff(&mut stream);
+        // Its pings go on as if nothing were, as far as they find room.
+        stream.set_nonblocking(true).unwrap();
+        wait_for("the end of the connection", || {
+            let _ = stream.write(&frame(0x89, b""));
+            sidecar.stderr().contains("redialling")
+        });
+        drop(stream);
+        let (mut stream, key) = accept(&listener);
+        stream.write_all(&[good(key), text(r#"{"type":"drain"}"#)].concat()).unwrap();
+        let reader = drained(&stream);
+        sidecar.await_stderr("drain");
+        let (code, said) = sidecar.finish();
+        assert_eq!(code, 0, "{io}: {said}");
+        reader.join().unwrap();
+    }
+}
+
+#[test]
+fn a_signal_is_heard_while_nothing_can_be_sent() {
+    for io in ["uring", "epoll"] {
+        let Attacked { sidecar, mut stream, .. } =
+            attacked("echo", &["--io", io, "--close-timeout", "300ms"]);
+        stuff(&mut stream);
+        sidecar.signal(Signal::TERM);
+        let (code, said) = sidecar.finish();
+        assert_eq!(code, 143, "{io}: {said}");
+    }
+}
