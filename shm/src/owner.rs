@@ -47,6 +47,8 @@ pub use uplink::{FromWorker, SeatPoisoned};
 
 /// How often an owner looks at a worker that can't ring its doorbell yet (see [`Owner::must_poll`]).
 const SURVIVOR_POLL: Duration = Duration::from_millis(1);
+/// How often it looks whether a worker whose ring was full has read on: nobody rings for that.
+const CRAMMED_POLL: Duration = Duration::from_millis(5);
 
 /// What a region consists of, before it has an owner.
 #[derive(Debug)]
@@ -95,6 +97,8 @@ pub struct Owner {
     pending: Option<uplink::Pending>,
     /// Something waits for delivery that could not be delivered yet.
     behind: bool,
+    /// Something found no room in the worker's ring, and nothing has shown since that all of it was said.
+    crammed: bool,
     since: Instant,
 }
 
@@ -123,6 +127,7 @@ impl Owner {
             seats,
             pending: None,
             behind: true,
+            crammed: false,
             since,
         };
         owner.settle_past_seats();
@@ -254,11 +259,16 @@ impl Owner {
     }
 
     /// How soon to look again although the doorbell did not ring: a worker that survived the last sidecar can't ring
-    /// this one's until it has attached again.
+    /// this one's until it has attached again, and one that makes room in its ring rings for nobody. Looking is
+    /// [`Owner::poll_worker`], and what [`Owner::send`] refused once more.
     pub fn must_poll(&self) -> Option<Duration> {
         let survivor =
             self.seats.iter().any(|seat| seat.record.standing == Standing::Live && !seat.connected);
-        survivor.then_some(SURVIVOR_POLL)
+        match (survivor, self.crammed && self.live().is_some()) {
+            (true, _) => Some(SURVIVOR_POLL),
+            (false, true) => Some(CRAMMED_POLL),
+            (false, false) => None,
+        }
     }
 
     /// The eventfd that the worker rings while the frame loop is armed, and the control thread at any time. It is never

@@ -33,6 +33,8 @@ impl Owner {
             self.journal.seat(live, &record);
             self.behind = true;
         }
+        // Who calls this has said all that has to come before.
+        self.crammed = false;
         self.deliver()
     }
 
@@ -58,7 +60,10 @@ impl Owner {
         // MAX_RECORD is enough for every record, by its definition; no room is the only thing left that can be said.
         let length = record::encode(record, &mut bytes).map_err(|_| NotSent::Full)?;
         let seat = &mut self.seats[live];
-        seat.link.push(&RECORD, &bytes[..length]).map_err(|_| NotSent::Full)?;
+        if seat.link.push(&RECORD, &bytes[..length]).is_err() {
+            self.crammed = true;
+            return Err(NotSent::Full);
+        }
         seat.link.post(seat.wake.as_ref(), &self.stats);
         Ok(())
     }
@@ -84,7 +89,7 @@ impl Owner {
         let mut delivered = 0;
         while let Some(delivery) = self.ledger.undelivered(live) {
             if self.seats[live].link.free() == 0 {
-                self.behind = true;
+                (self.behind, self.crammed) = (true, true);
                 break;
             }
             self.hand_over(live, &delivery);

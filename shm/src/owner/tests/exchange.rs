@@ -93,12 +93,16 @@ fn a_worker_that_does_not_read_fills_its_ring_and_nothing_else() {
     }
     assert_eq!(sent, crate::layout::RING_CAPACITY);
     assert_eq!(side.owner.send(&ToWorker::Drain), Err(NotSent::Full));
+    assert!(side.owner.must_poll().is_some(), "no bell rings when the worker has read on");
     let sequence = side.observe(1, b"late");
     for _ in 0..sent {
         assert!(matches!(worker.next(Some(Duration::ZERO)).unwrap(), Event::Warmup));
     }
+    assert!(side.owner.must_poll().is_some(), "room alone is not enough: it has to be used");
     assert!(side.poll().unwrap().is_none(), "the loop's turn delivers what found no room");
     assert_eq!(observation(&mut worker).sequence(), sequence);
+    side.owner.deliver_pending();
+    assert_eq!(side.owner.must_poll(), None);
     drop(worker);
     let info = side.owner.live_seat().unwrap();
     side.owner.seat_connection_ended(info.seat, info.generation);
