@@ -268,7 +268,8 @@ fn a_connection_tells_its_end_and_is_not_fooled_by_chatter() {
     assert!(!connection.has_ended());
     assert!(!sys::poll_in(connection.socket(), Duration::ZERO).unwrap(), "what it said was thrown away");
     drop(peer);
-    assert!(connection.has_ended());
+    // A process that another test forks meanwhile holds a copy until it executes.
+    until(|| connection.has_ended().then_some(()));
     assert!(!connection.is_proved_dead(), "the end of a connection proves nothing");
 }
 
