@@ -9,6 +9,10 @@
 #[cfg(all(test, sidecar_loom))]
 mod doorbell;
 #[cfg(all(test, sidecar_loom))]
+mod gateway;
+#[cfg(all(test, sidecar_loom))]
+mod handoff;
+#[cfg(all(test, sidecar_loom))]
 mod memory;
 #[cfg(all(test, sidecar_loom))]
 mod reuse;
@@ -16,6 +20,10 @@ mod reuse;
 mod ring;
 #[cfg(all(test, sidecar_loom))]
 mod room;
+#[cfg(all(test, sidecar_loom))]
+mod seats;
+#[cfg(all(test, sidecar_loom))]
+mod stage;
 #[cfg(all(test, sidecar_loom))]
 mod support;
 #[cfg(all(test, sidecar_loom))]

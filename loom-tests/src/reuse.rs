@@ -60,7 +60,7 @@ fn actions<O: Orders + 'static>() {
     let mut up = Consumer::<_, O>::with_orders(cells.clone());
     assert_eq!(pop_waiting(&mut up), 1);
     assert_eq!(slot.read(|payload| *payload), 1);
-    cells.commit(O::RELEASE);
+    cells.commit(O::release());
     worker.join().expect("the worker ends");
 }
 

@@ -47,7 +47,7 @@ fn waits<Makes: Orders + 'static, Wants: Orders + 'static>() {
             let cells = PrivateHead::new(ring);
             let mut up = Consumer::<_, Makes>::with_orders(cells.clone());
             assert_eq!(pop_waiting(&mut up), 1);
-            cells.commit(Makes::RELEASE);
+            cells.commit(Makes::release());
             if words.wish::<Makes>().is_made() && words.events::<Makes>().post() {
                 futex::wake(&words.sequence);
             }

@@ -2,6 +2,7 @@
 
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sidecar_shm::descriptor::{Descriptor, Kind, RECORD_BYTES};
 use sidecar_shm::ring::{Cells, Consumer, Poison, Producer};
@@ -11,9 +12,12 @@ use sidecar_shm::sync::orders::Orders;
 /// Forced switches in [`explore_bounded`]. Every weakness that the teeth know shows with at most so many.
 const SWITCHES: usize = 3;
 
+/// Steps of one run; a whole sidecar takes some thousands from its start to its end.
+const STEPS: usize = 100_000;
+
 /// Runs a model in every order of its steps and with every visibility of its stores.
 pub(crate) fn explore(model: impl Fn() + Send + Sync + 'static) {
-    loom::model::Builder::new().check(model);
+    check(loom::model::Builder::new(), model);
 }
 
 /// As [`explore`], for models that have too many orders: those in which threads are switched no more than a few times
@@ -21,7 +25,36 @@ pub(crate) fn explore(model: impl Fn() + Send + Sync + 'static) {
 pub(crate) fn explore_bounded(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(SWITCHES));
-    builder.check(model);
+    check(builder, model);
+}
+
+/// Forced switches in [`explore_house`]. Each run of a whole house takes a millisecond or two, and there are three
+/// threads in it; the teeth bite with one.
+const SWITCHES_IN_A_HOUSE: usize = 1;
+
+/// As [`explore_bounded`], for a whole sidecar with its worker ([`crate::stage`]).
+pub(crate) fn explore_house(model: impl Fn() + Send + Sync + 'static) {
+    check(house(), model);
+}
+
+fn house() -> loom::model::Builder {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(SWITCHES_IN_A_HOUSE));
+    builder.max_branches = STEPS;
+    builder
+}
+
+fn check(mut builder: loom::model::Builder, model: impl Fn() + Send + Sync + 'static) {
+    builder.max_branches = STEPS;
+    let runs = Arc::new(Mutex::new(0_u64));
+    let counter = Arc::clone(&runs);
+    builder.check(move || {
+        *counter.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        model();
+    });
+    let runs = *runs.lock().unwrap_or_else(PoisonError::into_inner);
+    // Read by `cargo xtask test`, which adds them up.
+    println!("explored {runs} executions of {}", std::thread::current().name().unwrap_or("a model"));
 }
 
 /// How a weakened model has to fail: any other failure is a mistake in the model.
@@ -33,6 +66,8 @@ pub(crate) enum Bite {
     LostWakeUp,
     /// A message arrived that was not sent, or not the expected one.
     WrongMessage,
+    /// The sidecar found nonsense in the pages of a worker that did nothing wrong.
+    Dropped,
 }
 
 impl Bite {
@@ -40,6 +75,7 @@ impl Bite {
         match self {
             Self::Race => &["Causality violation"],
             Self::LostWakeUp => &["deadlock"],
+            Self::Dropped => &["a worker is dropped"],
             Self::WrongMessage => &["assertion `left == right` failed", "descriptor of unknown kind"],
         }
     }
@@ -50,13 +86,26 @@ impl Bite {
 /// # Panics
 /// If none does, or one fails in another way.
 pub(crate) fn must_fail(bite: Bite, model: impl Fn() + Send + Sync + 'static) {
-    let Err(panic) = catch_unwind(AssertUnwindSafe(|| explore_bounded(model))) else {
+    bites(bite, || explore_bounded(model));
+}
+
+/// As [`must_fail`], for a whole sidecar with its worker.
+///
+/// # Panics
+/// As [`must_fail`].
+pub(crate) fn must_fail_in_house(bite: Bite, model: impl Fn() + Send + Sync + 'static) {
+    bites(bite, || house().check(model));
+}
+
+fn bites(bite: Bite, explore: impl FnOnce()) {
+    let Err(panic) = catch_unwind(AssertUnwindSafe(explore)) else {
         panic!("the model does not see the weakness");
     };
     let text =
         panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     let text = text.expect("a panic with a text");
     assert!(bite.is_told_by().iter().any(|tell| text.contains(tell)), "not {bite:?}, but: {text}");
+    println!("the teeth of {} bite: {bite:?}", std::thread::current().name().unwrap_or("a model"));
 }
 
 /// A message that can be told from others by its number, and its record.
@@ -124,10 +173,10 @@ macro_rules! weak {
 }
 
 weak! {
-    RelaxedPublish { const PUBLISH: Ordering = Ordering::Relaxed; }
-    RelaxedObserve { const OBSERVE: Ordering = Ordering::Relaxed; }
-    RelaxedRelease { const RELEASE: Ordering = Ordering::Relaxed; }
-    RelaxedReuse { const REUSE: Ordering = Ordering::Relaxed; }
+    RelaxedPublish { fn publish() -> Ordering { Ordering::Relaxed } }
+    RelaxedObserve { fn observe() -> Ordering { Ordering::Relaxed } }
+    RelaxedRelease { fn release() -> Ordering { Ordering::Relaxed } }
+    RelaxedReuse { fn reuse() -> Ordering { Ordering::Relaxed } }
     NoPostFence { fn post_fence() {} }
     NoWaitFence { fn wait_fence() {} }
     // A flag as futex word, which a known rival has: nothing changes between the last look and the sleep.

@@ -12,7 +12,8 @@
 use std::io;
 use std::sync::OnceLock;
 
-use crate::sync::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::Ordering;
+use crate::sync::plain::{AtomicBool, AtomicUsize};
 
 /// Mappings that are watched at once. A process has one region, and for moments those that it looks at.
 const WATCHED: usize = 64;

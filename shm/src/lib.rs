@@ -27,17 +27,13 @@
 //!
 //! It refuses to know WebSocket, sessions' meaning, or a GPU.
 //!
-//! Under `cfg(sidecar_loom)` only what a model can look at is compiled: nothing that maps memory.
+//! Under `cfg(sidecar_loom)` the words of the region, futexes and the doorbell are a model's; everything else is the same.
 
-#[cfg(not(sidecar_loom))]
 pub mod attach;
-#[cfg(not(sidecar_loom))]
 mod cells;
 pub mod clock;
-#[cfg(not(sidecar_loom))]
 mod crash;
 pub mod descriptor;
-#[cfg(not(sidecar_loom))]
 pub mod errors;
 pub mod eventcount;
 #[cfg(all(feature = "failpoints", not(sidecar_loom)))]
@@ -45,29 +41,20 @@ pub mod failpoints;
 pub mod futex;
 #[cfg(all(feature = "fuzzing", not(sidecar_loom)))]
 pub mod fuzzing;
-#[cfg(not(sidecar_loom))]
 pub mod guard;
-#[cfg(not(sidecar_loom))]
 pub mod journal;
 pub mod layout;
-#[cfg(not(sidecar_loom))]
 mod map;
-#[cfg(not(sidecar_loom))]
 pub mod owner;
-#[cfg(not(sidecar_loom))]
 pub mod region;
 pub mod ring;
-#[cfg(all(feature = "simulation", not(sidecar_loom)))]
+#[cfg(feature = "simulation")]
 pub mod simulation;
-#[cfg(not(sidecar_loom))]
 pub mod slots;
 pub mod spin;
-#[cfg(not(sidecar_loom))]
 pub mod stats;
 pub mod sync;
-#[cfg(not(sidecar_loom))]
 mod sys;
 #[cfg(all(test, not(sidecar_loom)))]
 mod testing;
-#[cfg(not(sidecar_loom))]
 pub mod worker;

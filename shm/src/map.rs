@@ -3,6 +3,11 @@
 //! It hands out no references to plain memory, because the process on the other side may be writing it. Offsets come
 //! from [`crate::layout`] and are checked against the mapping's length here, once more, so that a mistake in them is
 //! a panic and not an access to other memory.
+//!
+//! In a model the words are loom's (`shadow`), and everything else is as it is.
+
+#[cfg(sidecar_loom)]
+mod shadow;
 
 use core::ffi::c_void;
 use std::fs::File;
@@ -27,6 +32,8 @@ pub(crate) struct Map {
     length: usize,
     /// The addresses that it lies in, with what alignment cost before and behind it; unmaps it all.
     _range: MmapRaw,
+    #[cfg(sidecar_loom)]
+    words: std::sync::Arc<shadow::Words>,
 }
 
 // SAFETY: the pointer goes into the mapping that this owns, which is the same for all threads; whoever gets an address
@@ -60,7 +67,14 @@ impl Map {
         // SAFETY: takes the place of a part of our own mapping, which nobody uses yet, and is unmapped with it.
         unsafe { rustix::mm::mmap(start.cast(), length, rights, flags | MapFlags::FIXED, file, 0)? };
         range.advise(Advice::DontFork)?;
-        Ok(Self { watched: Watched::new(start, length), start, length, _range: range })
+        Ok(Self {
+            watched: Watched::new(start, length),
+            start,
+            length,
+            _range: range,
+            #[cfg(sidecar_loom)]
+            words: shadow::Words::of(file)?,
+        })
     }
 
     /// The file was cut short, and this is zeroes now: see [`crate::guard`].
@@ -128,7 +142,13 @@ impl Map {
         let word = self.range(offset, 4).cast::<u32>();
         // SAFETY: inside the mapping and aligned (checked above; mappings start on a page), valid for as long as
         // `self` is borrowed, and only ever accessed atomically: nobody makes plain references into control pages.
-        unsafe { AtomicU32::from_ptr(word) }
+        #[cfg(not(sidecar_loom))]
+        unsafe {
+            AtomicU32::from_ptr(word)
+        }
+        // SAFETY: as above; no process stores into the words of a model's file.
+        #[cfg(sidecar_loom)]
+        self.words.narrow(offset, unsafe { word.read() })
     }
 
     /// The 64-bit word at `offset`.
@@ -139,6 +159,12 @@ impl Map {
         assert!(offset.is_multiple_of(8), "a 64-bit word at {offset}");
         let word = self.range(offset, 8).cast::<u64>();
         // SAFETY: as in `word32`.
-        unsafe { AtomicU64::from_ptr(word) }
+        #[cfg(not(sidecar_loom))]
+        unsafe {
+            AtomicU64::from_ptr(word)
+        }
+        // SAFETY: as in `word32`.
+        #[cfg(sidecar_loom)]
+        self.words.wide(offset, unsafe { word.read() })
     }
 }

@@ -125,7 +125,7 @@ impl<C: Cells, O: Orders> Producer<C, O> {
         let capacity = checked_capacity(&cells);
         // Our own word, which nobody else writes while we are here; a predecessor's last store of it happened before
         // we were told that it is gone.
-        let tail = cells.tail().load(O::OBSERVE);
+        let tail = cells.tail().load(O::observe());
         let mut this = Self {
             cells,
             capacity,
@@ -166,7 +166,7 @@ impl<C: Cells, O: Orders> Producer<C, O> {
             self.cells.store(cell, DESCRIPTOR_WORDS + index, u64::from_ne_bytes(bytes));
         }
         self.tail = self.tail.wrapping_add(1);
-        self.cells.tail().store(self.tail, O::PUBLISH);
+        self.cells.tail().store(self.tail, O::publish());
         Ok(())
     }
 
@@ -195,7 +195,7 @@ impl<C: Cells, O: Orders> Producer<C, O> {
 
     /// Looks where the consumer is.
     fn look(&mut self) {
-        let head = self.cells.head().load(O::REUSE);
+        let head = self.cells.head().load(O::reuse());
         if head.wrapping_sub(self.seen) > self.tail.wrapping_sub(self.seen) {
             let Self { seen, tail, .. } = *self;
             self.poison.get_or_insert(Poison::Head { head, seen, tail });
@@ -249,7 +249,7 @@ impl<C: Cells, O: Orders> Consumer<C, O> {
     pub fn with_orders(cells: C) -> Self {
         let capacity = checked_capacity(&cells);
         // Our own word: see `Producer::with_orders`.
-        let head = cells.head().load(O::REUSE);
+        let head = cells.head().load(O::reuse());
         Self { cells, capacity, head, seen: head, poison: None, orders: PhantomData }
     }
 
@@ -282,7 +282,7 @@ impl<C: Cells, O: Orders> Consumer<C, O> {
             chunk.copy_from_slice(&bytes[..chunk.len()]);
         }
         self.head = self.head.wrapping_add(1);
-        self.cells.head().store(self.head, O::RELEASE);
+        self.cells.head().store(self.head, O::release());
         Ok(Some((descriptor, length)))
     }
 
@@ -294,7 +294,7 @@ impl<C: Cells, O: Orders> Consumer<C, O> {
     /// Looks where the producer is. Called when everything seen was taken, so a position that went back is more than
     /// a ring ahead.
     fn look(&mut self) -> Result<(), Poison> {
-        let tail = self.cells.tail().load(O::OBSERVE);
+        let tail = self.cells.tail().load(O::observe());
         if tail.wrapping_sub(self.head) > self.capacity {
             let Self { head, capacity, .. } = *self;
             return Err(*self.poison.insert(Poison::Tail { tail, head, capacity }));

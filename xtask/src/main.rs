@@ -11,6 +11,7 @@ mod fuzz;
 mod gpu;
 mod interop;
 mod interpreters;
+mod loom;
 mod orphans;
 mod plan;
 mod python;

@@ -117,7 +117,16 @@ impl Running<'_> {
     ///
     /// # Errors
     /// Any other end; none within `limit`; a signal to us.
-    pub(crate) fn finish(mut self, limit: Duration) -> Result<(), Stop> {
+    pub(crate) fn finish(self, limit: Duration) -> Result<(), Stop> {
+        self.finish_reading(limit, |_| {})
+    }
+
+    /// As [`Running::finish`], and shows each line of output to `look` too, if it was started by
+    /// [`Runner::start_listening`].
+    ///
+    /// # Errors
+    /// As [`Running::finish`].
+    pub(crate) fn finish_reading(mut self, limit: Duration, mut look: impl FnMut(&str)) -> Result<(), Stop> {
         let watch = Stopwatch::start();
         while !self.exited()? {
             self.still_waiting(watch, limit, "its end")?;
@@ -126,7 +135,9 @@ impl Running<'_> {
         let status = self.reap()?;
         if let Some(lines) = &self.lines {
             // Its last lines are shown before the verdict. Only a descendant outside its group can hold the pipe.
-            while lines.recv_timeout(LAST_LINES).is_ok() {}
+            while let Ok(line) = lines.recv_timeout(LAST_LINES) {
+                look(&line);
+            }
         }
         if status.success() {
             Ok(())
@@ -283,9 +294,10 @@ mod tests {
         let running =
             runner.start(tool("timeout", &["--foreground", "1000", "sleep", "1000"]), Stdio::null());
         let group = running.unwrap().group;
-        // Whoever adopted the dead reaps them when it gets round to it.
+        // We adopted the dead, and looking for the living reaps them.
         let watch = Stopwatch::start();
         while rustix::process::test_kill_process_group(group) != Err(rustix::io::Errno::SRCH) {
+            orphans::list();
             assert!(watch.elapsed() < SOON, "the group is still there");
             thread::sleep(Duration::from_millis(5));
         }
@@ -300,5 +312,14 @@ mod tests {
         let end = running.line("another port", SOON, port).unwrap_err();
         assert_eq!(end, Stop::failed("`printf a\\nport 7\\nb\\n` ended before another port"));
         assert_eq!(running.finish(SOON), Ok(()));
+    }
+
+    #[test]
+    fn every_line_is_read_to_the_end() {
+        let runner = Runner::new().unwrap();
+        let mut read = Vec::new();
+        let running = runner.start_listening(tool("printf", &["a\\nb\\nc"])).unwrap();
+        assert_eq!(running.finish_reading(SOON, |line| read.push(line.to_owned())), Ok(()));
+        assert_eq!(read, ["a", "b", "c"]);
     }
 }

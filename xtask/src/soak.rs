@@ -5,6 +5,7 @@
 use core::time::Duration;
 
 use crate::clock::Stopwatch;
+use crate::loom;
 use crate::plan::{self, Leftovers, Report, Step};
 use crate::runner::Stop;
 use crate::steps::Context;
@@ -34,6 +35,9 @@ pub(crate) const STEPS: &[Step<Context>] = &[
     }),
     step("real-time", "the same with the timers of life", |context| {
         context.run_test(&["sidecar", "--test", "network"], "SIDECAR_REAL_TIME", LIMIT)
+    }),
+    step("loom", "models of the concurrent code, a forced switch deeper", |context| {
+        loom::run(context, loom::Depth::Switches(2), LIMIT)
     }),
 ];
 

@@ -11,6 +11,7 @@ use crate::conformance;
 use crate::fuzz;
 use crate::interop;
 use crate::interpreters;
+use crate::loom;
 use crate::orphans;
 use crate::plan::{Leftovers, Step};
 use crate::python;
@@ -73,7 +74,9 @@ pub(crate) const STEPS: &[Step<Context>] = &[
         ])
     }),
     step("fuzz", "every fuzz target for 5 seconds, where nightly and cargo-fuzz are", fuzz::step),
-    step("loom", "models of the concurrent code under every interleaving", loom),
+    step("loom", "models of the concurrent code under every interleaving", |context| {
+        loom::run(context, loom::Depth::Shallow, BUILD_LIMIT)
+    }),
     step("no-alloc", "core links without std and without an allocator", |context| {
         let tool = Tool::new("bash", &context.root, "install bash").args(["core/no-alloc-proof/check.sh"]);
         context.runner.run(tool, BUILD_LIMIT)
@@ -266,15 +269,6 @@ impl Context {
     fn cargo<const N: usize>(&self, arguments: [&str; N]) -> Result<(), Stop> {
         self.runner.run(self.cargo_tool(arguments), BUILD_LIMIT)
     }
-}
-
-/// Its own target directory: the cfg changes every crate, and would rebuild the others' artefacts back and forth.
-fn loom(context: &Context) -> Result<(), Stop> {
-    let tool = context
-        .cargo_tool(["test", "--package", "sidecar-loom-tests", "--release"])
-        .env("RUSTFLAGS", "--cfg sidecar_loom")
-        .env("CARGO_TARGET_DIR", context.target.join("loom"));
-    context.runner.run(tool, BUILD_LIMIT)
 }
 
 /// The name of the variable would be in the program if the program looked for it.

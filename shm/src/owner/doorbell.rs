@@ -1,21 +1,44 @@
 //! The eventfd that wakes the frame loop.
 
+#[cfg(sidecar_loom)]
+mod modelled;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::event::EventfdFlags;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 
 /// Rings the frame loop's doorbell. The worker has a copy of the descriptor; so may any thread of the sidecar.
 #[derive(Clone, Debug)]
 pub struct DoorbellHandle {
     fd: Arc<OwnedFd>,
+    #[cfg(sidecar_loom)]
+    bell: Arc<modelled::Bell>,
 }
 
 impl DoorbellHandle {
+    #[cfg(not(sidecar_loom))]
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self { fd: Arc::new(eventfd()?) })
+    }
+
+    #[cfg(sidecar_loom)]
+    pub(crate) fn new() -> io::Result<Self> {
+        let (bell, fd) = modelled::Bell::new()?;
+        Ok(Self { fd: Arc::new(fd), bell })
+    }
+
+    /// Whether it was rung more often than `seen`.
+    #[cfg(sidecar_loom)]
+    pub fn look(&self, seen: &mut u32) -> bool {
+        self.bell.look(seen)
+    }
+
+    /// Sleeps until it was rung more often than `seen`, as a driver does: for models, which have no system to sleep in.
+    #[cfg(sidecar_loom)]
+    pub fn sleep(&self, seen: &mut u32) {
+        self.bell.sleep(seen);
     }
 
     /// Wakes the frame loop, or keeps it from falling asleep.
@@ -32,10 +55,20 @@ impl AsFd for DoorbellHandle {
     }
 }
 
+#[cfg(not(sidecar_loom))]
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
-    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+    let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+    Ok(rustix::event::eventfd(0, flags)?)
 }
 
+#[cfg(sidecar_loom)]
+pub(crate) fn ring(fd: BorrowedFd<'_>) {
+    if let Some(bell) = modelled::Bell::of(fd) {
+        bell.ring();
+    }
+}
+
+#[cfg(not(sidecar_loom))]
 pub(crate) fn ring(fd: BorrowedFd<'_>) {
     crate::crash::step();
     // It fails only when the counter is full, which no honest ringing can do in centuries. A full counter takes no more

@@ -1,20 +1,32 @@
 //! The memory orders that rings and wake-ups rest on, each with the partner it needs.
 //!
-//! They are constants of a trait, so that a model can weaken exactly one of them in the real code and show that this
+//! They are functions of a trait, so that a model can weaken exactly one of them in the real code and show that this
 //! one is needed. Everything that runs uses [`Strong`], which is the default of every type that takes such a parameter.
+//! Models of whole sidecars and workers, which have no such parameter, weaken [`Strong`] itself (`weaken`).
 
 use super::{AtomicU32, Ordering, fence};
 
 /// One choice of orders. The provided ones are the right ones.
 pub trait Orders {
-    /// Store of a producer position, after the cell's words. Partner: [`Orders::OBSERVE`].
-    const PUBLISH: Ordering = Ordering::Release;
-    /// Load of a producer position, before the cell's words. Partner: [`Orders::PUBLISH`].
-    const OBSERVE: Ordering = Ordering::Acquire;
-    /// Store of a consumer position, after the last read of the cell. Partner: [`Orders::REUSE`].
-    const RELEASE: Ordering = Ordering::Release;
-    /// Load of a consumer position, before the cell is written again. Partner: [`Orders::RELEASE`].
-    const REUSE: Ordering = Ordering::Acquire;
+    /// Store of a producer position, after the cell's words. Partner: [`Orders::observe`].
+    fn publish() -> Ordering {
+        Ordering::Release
+    }
+
+    /// Load of a producer position, before the cell's words. Partner: [`Orders::publish`].
+    fn observe() -> Ordering {
+        Ordering::Acquire
+    }
+
+    /// Store of a consumer position, after the last read of the cell. Partner: [`Orders::reuse`].
+    fn release() -> Ordering {
+        Ordering::Release
+    }
+
+    /// Load of a consumer position, before the cell is written again. Partner: [`Orders::release`].
+    fn reuse() -> Ordering {
+        Ordering::Acquire
+    }
 
     /// The poster's step of the sequence word. Release: who reads the new number also sees what was posted. Partner:
     /// the load in [`crate::eventcount::EventCount::prepare`] together with the fence after it.
@@ -39,4 +51,58 @@ pub trait Orders {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Strong;
 
+#[cfg(not(sidecar_loom))]
 impl Orders for Strong {}
+
+#[cfg(sidecar_loom)]
+pub use weakened::{Weakness, weaken};
+
+#[cfg(sidecar_loom)]
+mod weakened {
+    use core::cell::Cell;
+
+    use super::{Ordering, Orders, Strong, fence};
+
+    thread_local! {
+        /// All threads of a model are one thread of the system.
+        static WEAKNESS: Cell<Option<Weakness>> = const { Cell::new(None) };
+    }
+
+    /// One order of [`Strong`] that a model does without.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub enum Weakness {
+        /// [`Orders::publish`] is relaxed.
+        Publish,
+        /// [`Orders::post_fence`] is none.
+        PostFence,
+        /// [`Orders::wait_fence`] is none.
+        WaitFence,
+    }
+
+    /// From here on this order of [`Strong`] is weak; `None` makes it strong again.
+    pub fn weaken(weakness: Option<Weakness>) {
+        WEAKNESS.set(weakness);
+    }
+
+    fn is(weakness: Weakness) -> bool {
+        WEAKNESS.get() == Some(weakness)
+    }
+
+    impl Orders for Strong {
+        fn publish() -> Ordering {
+            if is(Weakness::Publish) { Ordering::Relaxed } else { Ordering::Release }
+        }
+
+        fn post_fence() {
+            if !is(Weakness::PostFence) {
+                fence(Ordering::SeqCst);
+            }
+        }
+
+        fn wait_fence() {
+            if !is(Weakness::WaitFence) {
+                fence(Ordering::SeqCst);
+            }
+        }
+    }
+}

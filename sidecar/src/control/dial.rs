@@ -154,7 +154,7 @@ mod tests {
         answers: mpsc::Sender<io::Result<Vec<SocketAddr>>>,
         asked: mpsc::Receiver<()>,
         wishes: watch::Sender<Wish>,
-        commands: crossbeam_channel::Receiver<Command>,
+        commands: crate::channel::Receiver<Command>,
     }
 
     const FIRST: &str = "10.0.0.1:80";
@@ -169,7 +169,7 @@ mod tests {
         fn start(patience: Duration, token_file: &std::path::Path) -> Self {
             let (answers, answering) = mpsc::channel();
             let (asking, asked) = mpsc::channel();
-            let (sender, commands) = crossbeam_channel::unbounded();
+            let (sender, commands) = crate::channel::unbounded();
             let (wishes, wished) = watch::channel(Wish::default());
             let answering = Mutex::new(answering);
             let resolve = move |_: &str, _: u16| {

@@ -10,7 +10,6 @@ use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use crossbeam_channel::Sender;
 use sidecar_core::time::Instant;
 use sidecar_shm::attach::Listener;
 use sidecar_shm::layout::SEATS;
@@ -18,6 +17,7 @@ use sidecar_shm::owner::{DoorbellHandle, Orphan};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
+use crate::channel::{Sender, ToFrameLoop};
 use crate::config::{Target, Token, TokenSources};
 use crate::frame_loop::{Command, Request};
 use dial::{Dialler, Wish};
@@ -54,26 +54,6 @@ pub struct Setup {
     pub warm: bool,
     /// `--metrics`: where counters are served.
     pub metrics: Option<SocketAddr>,
-}
-
-/// The way to the frame loop: a command, then the doorbell.
-#[derive(Debug, Clone)]
-pub(crate) struct ToFrameLoop {
-    commands: Sender<Command>,
-    doorbell: DoorbellHandle,
-}
-
-impl ToFrameLoop {
-    pub(crate) fn new(commands: Sender<Command>, doorbell: DoorbellHandle) -> Self {
-        Self { commands, doorbell }
-    }
-
-    pub(crate) fn send(&self, command: Command) {
-        // A frame loop that is gone needs no more commands.
-        if self.commands.send(command).is_ok() {
-            self.doorbell.ring();
-        }
-    }
 }
 
 /// What tasks of the control thread know in common.
