@@ -149,6 +149,11 @@ impl Journal {
         self.set(|main| &mut main.ready_sent);
     }
 
+    /// The gateway did what it does after `ready` only.
+    pub fn ready_heard(&mut self) {
+        self.set(|main| &mut main.ready_heard);
+    }
+
     /// The gateway told us to drain: no redial will follow.
     pub fn drain_seen(&mut self) {
         self.set(|main| &mut main.drain_seen);

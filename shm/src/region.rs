@@ -414,6 +414,7 @@ fn resumable(past: &Past, identity: &Identity, now: Instant) -> Result<(Resume, 
         last_byte: Some(last_byte),
         warmup_seen: main.warmup_seen,
         ready_sent: main.ready_sent,
+        ready_heard: main.ready_heard,
         drain_seen: main.drain_seen,
         session: main.session.clone(),
         epoch: main.epoch,
@@ -430,6 +431,7 @@ fn main_of(identity: &Identity, agent: AgentId, now: Instant, owner_generation: 
         connected: false,
         warmup_seen: false,
         ready_sent: false,
+        ready_heard: false,
         drain_seen: false,
         session: None,
         epoch: sidecar_core::tunnel::Epoch(0),
@@ -443,6 +445,7 @@ fn inherit(main: &mut Main, past: &Main) {
     main.connected = past.connected;
     main.warmup_seen = past.warmup_seen;
     main.ready_sent = past.ready_sent;
+    main.ready_heard = past.ready_heard;
     main.drain_seen = past.drain_seen;
     main.session.clone_from(&past.session);
     main.epoch = past.epoch;

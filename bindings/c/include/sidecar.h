@@ -193,6 +193,9 @@
 // For `sidecar_agent_resume.flags`: `last_byte_ns` is known.
 #define sidecar_RESUME_LAST_BYTE 32
 
+// For `sidecar_agent_resume.flags`: `queued` or a session had come after `ready`; without it, `ready` is said again.
+#define sidecar_RESUME_READY_HEARD 64
+
 // Dial: resolve and connect within `duration_ns`, then say `sidecar_agent_handle_connected` or
 // `sidecar_agent_handle_dial_failed`. `attempt` counts within one outage; see `sidecar_FLAG_REREAD_TOKEN`.
 #define sidecar_AGENT_EVENT_DIAL 1

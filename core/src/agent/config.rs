@@ -157,6 +157,9 @@ pub struct Resume {
     pub warmup_seen: bool,
     /// `ready` had been sent.
     pub ready_sent: bool,
+    /// The gateway had shown that it got `ready`: it queued the agent, or opened a session. An open `session` says so,
+    /// too.
+    pub ready_heard: bool,
     /// `drain` had been received: the agent never dials again.
     pub drain_seen: bool,
     /// The session that was open.

@@ -119,8 +119,7 @@ impl Agent {
         }
         if resume.ready_sent {
             // The predecessor's worker kept its model.
-            agent.progress.warm = true;
-            agent.progress.phase = Phase::Running;
+            agent.progress.resume_ready(resume.ready_heard || agent.sessions.current().is_some());
         } else if resume.warmup_seen {
             agent.ask_for_warmup(now);
         }

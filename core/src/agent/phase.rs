@@ -62,6 +62,13 @@ impl Progress {
         }
     }
 
+    /// A predecessor had sent `ready`, and its worker is warm. Unless the gateway was seen to have it, it may be lost.
+    pub(super) const fn resume_ready(&mut self, heard: bool) {
+        self.warm = true;
+        self.phase = Phase::Running;
+        self.ready_in_doubt = !heard;
+    }
+
     /// A new tunnel, the same worker.
     pub(super) fn start_over(&mut self) {
         *self = Self { warm: self.warm, ..Self::new() };

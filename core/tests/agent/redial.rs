@@ -245,6 +245,7 @@ fn resume() -> Resume {
         last_byte: Some(sidecar_core::time::Instant::from_nanos(990_000_000_000)),
         warmup_seen: true,
         ready_sent: true,
+        ready_heard: true,
         drain_seen: false,
         session: Some(SessionId::new("s").unwrap()),
         epoch: Epoch(4),
@@ -293,6 +294,27 @@ fn a_successor_after_a_drain_never_dials() {
     rig.pump();
     assert_eq!(rig.flow(), [&Event::Finished(Outcome::Drained)]);
     assert_eq!(rig.agent.poll_timeout(), None);
+}
+
+/// The predecessor died with `ready` on its way: a gateway that waits for it would wait for ever.
+#[test]
+fn a_successor_says_ready_once_more_unless_it_was_seen_to_arrive() {
+    let doubt = Resume { ready_heard: false, session: None, ..resume() };
+    for (resume, again) in [
+        (doubt.clone(), true),
+        (Resume { ready_heard: true, ..doubt.clone() }, false),
+        (Resume { session: resume().session, ..doubt }, false),
+    ] {
+        let mut rig = Rig::resumed(config(), resume);
+        rig.upgrade();
+        rig.pass(secs(1));
+        let said = |rig: &Rig| rig.sent.iter().filter(|sent| sent.text() == r#"{"type":"ready"}"#).count();
+        assert_eq!(said(&rig), usize::from(again));
+        rig.play(&text(r#"{"type":"queued","reason":"no_gpu_available"}"#));
+        rig.cut_and_redial();
+        rig.pass(secs(1));
+        assert_eq!(said(&rig), 0, "now it was seen to arrive");
+    }
 }
 
 #[test]

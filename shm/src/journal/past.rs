@@ -136,8 +136,14 @@ impl Main {
         let mut bytes = [0; Self::WORDS * 8];
         bytes[..32].copy_from_slice(&self.job_endpoint_hash);
         bytes[32..48].copy_from_slice(&self.boot);
-        let flags =
-            [self.connected, self.warmup_seen, self.ready_sent, self.drain_seen, self.session.is_some()];
+        let flags = [
+            self.connected,
+            self.warmup_seen,
+            self.ready_sent,
+            self.drain_seen,
+            self.session.is_some(),
+            self.ready_heard,
+        ];
         let flags = flags.iter().rev().fold(0_u32, |all, flag| all << 1 | u32::from(*flag));
         bytes[48..52].copy_from_slice(&flags.to_le_bytes());
         bytes[52..56].copy_from_slice(&self.epoch.0.to_le_bytes());
@@ -175,6 +181,7 @@ impl Main {
             connected: flag(0),
             warmup_seen: flag(1),
             ready_sent: flag(2),
+            ready_heard: flag(5),
             drain_seen: flag(3),
             session: flag(4).then_some(session),
             epoch: Epoch(word32(52)),

@@ -16,6 +16,7 @@ pub(crate) struct Main {
     pub(crate) connected: bool,
     pub(crate) warmup_seen: bool,
     pub(crate) ready_sent: bool,
+    pub(crate) ready_heard: bool,
     pub(crate) drain_seen: bool,
     pub(crate) session: Option<SessionId>,
     /// Of the session that is or was open.
@@ -31,6 +32,7 @@ impl Main {
         self.connected = false;
         self.warmup_seen = false;
         self.ready_sent = false;
+        self.ready_heard = false;
         self.drain_seen = false;
         self.session = None;
     }

@@ -17,6 +17,7 @@ fn main() -> Main {
         connected: false,
         warmup_seen: false,
         ready_sent: false,
+        ready_heard: false,
         drain_seen: false,
         session: None,
         epoch: Epoch(0),
@@ -113,6 +114,7 @@ fn everything_written_is_read_back() {
     journal.connected();
     journal.warmup_seen();
     journal.ready_sent();
+    journal.ready_heard();
     journal.drain_seen();
     journal.session_opened(&session, Epoch(9));
     journal.note_byte(Instant::from_nanos(55));
@@ -135,6 +137,7 @@ fn everything_written_is_read_back() {
         connected: true,
         warmup_seen: true,
         ready_sent: true,
+        ready_heard: true,
         drain_seen: true,
         session: Some(session),
         epoch: Epoch(9),

@@ -35,6 +35,7 @@ fn leave_session(path: &Path) {
     journal.note_byte(now);
     journal.warmup_seen();
     journal.ready_sent();
+    journal.ready_heard();
     journal.session_opened(&SessionId::new("case-7").unwrap(), Epoch(3));
     for sequence in 1..=2 {
         let slot = opened.owner.claim_slot().unwrap();
@@ -108,6 +109,7 @@ fn a_killed_owners_lock_is_free_and_its_session_goes_on() {
         Found::TakenOver { kept, age } => {
             let resume = opened.resume;
             assert!(resume.connected_once && resume.warmup_seen && resume.ready_sent && !resume.drain_seen);
+            assert!(resume.ready_heard);
             assert_eq!(resume.session.unwrap().as_str(), "case-7");
             assert_eq!((resume.epoch, resume.next_sequence), (Epoch(3), 3));
             assert_eq!(kept.len(), 1);

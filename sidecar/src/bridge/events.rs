@@ -49,7 +49,8 @@ impl Bridge {
                 self.start_warmup(now);
             }
             Event::Queued { reason } => {
-                tracing::info!(reason = reason.as_str(), "queued: waiting for a session")
+                tracing::info!(reason = reason.as_str(), "queued: waiting for a session");
+                self.owner.journal().ready_heard();
             }
             Event::ReadySent => {
                 tracing::info!("ready");
@@ -57,6 +58,7 @@ impl Bridge {
             }
             Event::SessionOpened { session, epoch, resumed } => {
                 tracing::info!(session = session.as_str(), epoch = epoch.0, resumed, "session open");
+                self.owner.journal().ready_heard();
                 self.owner.journal().session_opened(&session, epoch);
                 self.owner.stats().set(Gauge::SessionOpen, 1);
                 self.owner.stats().count(Counter::Sessions);

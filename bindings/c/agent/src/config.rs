@@ -103,6 +103,8 @@ pub const RESUME_DRAIN_SEEN: u32 = 8;
 pub const RESUME_SESSION_OPEN: u32 = 16;
 /// For `sidecar_agent_resume.flags`: `last_byte_ns` is known.
 pub const RESUME_LAST_BYTE: u32 = 32;
+/// For `sidecar_agent_resume.flags`: `queued` or a session had come after `ready`; without it, `ready` is said again.
+pub const RESUME_READY_HEARD: u32 = 64;
 
 /// Where a predecessor stopped that died, so that its session goes on. Its clock must be ours.
 #[repr(C)]
@@ -188,7 +190,8 @@ pub(crate) fn resume(border: &Border, from: *const AgentResume) -> Checked<Resum
         | RESUME_READY_SENT
         | RESUME_DRAIN_SEEN
         | RESUME_SESSION_OPEN
-        | RESUME_LAST_BYTE;
+        | RESUME_LAST_BYTE
+        | RESUME_READY_HEARD;
     check_flags(from.flags, known)?;
     if from.reserved != 0 {
         return Err(ERR_VALUE);
@@ -201,6 +204,7 @@ pub(crate) fn resume(border: &Border, from: *const AgentResume) -> Checked<Resum
         last_byte: is(RESUME_LAST_BYTE).then(|| Instant::from_nanos(from.last_byte_ns)),
         warmup_seen: is(RESUME_WARMUP_SEEN),
         ready_sent: is(RESUME_READY_SENT),
+        ready_heard: is(RESUME_READY_HEARD),
         drain_seen: is(RESUME_DRAIN_SEEN),
         session: session.transpose()?,
         epoch: Epoch(from.epoch),
