@@ -91,7 +91,7 @@ fn use_up(mut owner: Owner) {
                 owner.finish_action();
             }
             // A poisoned seat is read no more, so this ends.
-            Ok(Some(FromWorker::Record(_))) | Err(_) => {}
+            Ok(Some(FromWorker::Record { .. })) | Err(_) => {}
         }
     }
     let _ = owner.arm();

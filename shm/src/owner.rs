@@ -16,6 +16,7 @@
 mod delivery;
 pub(crate) mod doorbell;
 mod link;
+mod orphan;
 mod seats;
 mod uplink;
 
@@ -41,8 +42,9 @@ use crate::sync::Ordering;
 use crate::{clock, region};
 pub use delivery::NotSent;
 pub use doorbell::DoorbellHandle;
+pub use orphan::{Orphan, Whereabouts};
 use seats::Seat;
-pub use seats::{Orphan, SeatGrant, SeatInfo, SeatRefused};
+pub use seats::{SeatGrant, SeatInfo, SeatRefused};
 pub use uplink::{FromWorker, SeatPoisoned};
 
 /// How often an owner looks at a worker that can't ring its doorbell yet (see [`Owner::must_poll`]).
@@ -155,6 +157,11 @@ impl Owner {
     /// stays valid for as long as this owner lives. A worker may be writing there too: make no reference of it.
     pub fn slot_base(&self, slot: SlotIndex) -> *mut u8 {
         self.parts.map.range(self.parts.layout.slot(slot.at()), self.slot_bytes())
+    }
+
+    /// Number of this file among all regions there ever were; a successor that takes it over as it is finds the same.
+    pub const fn region_id(&self) -> u64 {
+        self.parts.region
     }
 
     /// A free slot, for receiving into. `None`: all are taken.

@@ -114,17 +114,37 @@ pub(crate) fn peer_pidfd(socket: impl AsFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Start time of a running process in clock ticks since boot, field 22 of `/proc/PID/stat`: with the pid it names a
-/// process. `None` also for one that has ended and waits for its parent.
+/// Start time of a running process in clock ticks since boot: with the pid it names a process. `None` also if the system
+/// does not tell.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    #[cfg(feature = "simulation")]
-    if let Some(simulated) = crate::simulation::start_time(pid) {
-        return simulated;
-    }
-    start_time_in(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    process_start(pid).ok().flatten()
 }
 
-fn start_time_in(stat: &str) -> Option<u64> {
+/// Start time of a process in clock ticks since boot, field 22 of `/proc/PID/stat` (proc_pid_stat(5)). `None`: there is
+/// no such process, or it has ended and waits for its parent.
+///
+/// # Errors
+/// The system does not tell: no descriptor is left, say, or there is no `/proc`.
+pub(crate) fn process_start(pid: u32) -> io::Result<Option<u64>> {
+    #[cfg(feature = "simulation")]
+    if let Some(simulated) = crate::simulation::start_time(pid) {
+        return Ok(simulated);
+    }
+    let text = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(text) => text,
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // Unless it isn't there because nothing is.
+            return std::fs::symlink_metadata("/proc/self/stat").map(|_| None);
+        }
+        Err(error) => return Err(error),
+    };
+    start_time_in(&text)
+        .ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not of the form that is known")))
+}
+
+/// `Some(None)`: it has ended. `None`: that is no such text.
+fn start_time_in(stat: &str) -> Option<Option<u64>> {
     // The command in parentheses may hold anything, also spaces and parentheses.
     let (_, fields) = stat.rsplit_once(')')?;
     // What follows starts with field 3, the state.
@@ -132,10 +152,9 @@ fn start_time_in(stat: &str) -> Option<u64> {
     // A process of which only the first thread has ended looks dead, and its other threads go on; they are counted in
     // field 20 (proc_pid_stat(5)).
     let threads: u32 = fields.get(17)?.parse().ok()?;
-    if matches!(*fields.first()?, "Z" | "X") && threads <= 1 {
-        return None;
-    }
-    fields.get(19)?.parse().ok()
+    let ended = matches!(*fields.first()?, "Z" | "X") && threads <= 1;
+    let start = fields.get(19)?.parse().ok()?;
+    Some((!ended).then_some(start))
 }
 
 /// Whether a process has ended or is about to: a killed one lets go of its locks only after its memory, and takes
@@ -219,11 +238,11 @@ mod tests {
             ("X", 0, None),
             ("Z", 2, Some(4242)),
         ] {
-            assert_eq!(start_time_in(&stat(state, threads)), expected, "{state} {threads}");
+            assert_eq!(start_time_in(&stat(state, threads)), Some(expected), "{state} {threads}");
         }
         assert_eq!(start_time_in("77 (a) S 1"), None);
         assert_eq!(
-            super::start_time(std::process::id()),
+            Some(super::start_time(std::process::id())),
             start_time_in(&std::fs::read_to_string("/proc/self/stat").unwrap())
         );
     }

@@ -142,7 +142,7 @@ impl Side {
     /// Polls once; an action is copied out and finished, but not answered.
     pub(crate) fn poll(&mut self) -> Result<Option<Said>, SeatPoisoned> {
         Ok(self.owner.poll_worker()?.map(|said| match said {
-            FromWorker::Record(record) => Said::Record(Box::new(record)),
+            FromWorker::Record { record, .. } => Said::Record(Box::new(record)),
             FromWorker::Action { seat, epoch, sequence, base, length, taken, published } => {
                 let mut payload = vec![0; length as usize];
                 // SAFETY: the owner has checked that the bytes lie in an action slot, which is ours until finished.

@@ -83,7 +83,7 @@ impl Side {
     fn said(&mut self) -> (u64, Vec<u8>, Option<ToSidecar>) {
         until(|| {
             Some(match self.owner.poll_worker().unwrap()? {
-                FromWorker::Record(record) => (0, Vec::new(), Some(record)),
+                FromWorker::Record { record, .. } => (0, Vec::new(), Some(record)),
                 FromWorker::Action { sequence, base, length, .. } => {
                     let mut payload = vec![0; length as usize];
                     unsafe { core::ptr::copy_nonoverlapping(base, payload.as_mut_ptr(), payload.len()) };

@@ -14,11 +14,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use core::time::Duration;
-use rustix::process::{Pid, PidfdFlags};
-
 use super::doorbell::{self, DoorbellHandle};
 use super::link::Link;
+use super::orphan::{Orphan, may_run};
 use super::{Owner, Parts};
 use crate::attach::{Candidate, Refusal};
 use crate::journal::{SeatRecord, Standing};
@@ -28,6 +26,7 @@ use crate::slots::{Held, Ledger};
 use crate::stats::{Counter, Gauge};
 use crate::sync::Ordering;
 use crate::sys;
+use core::time::Duration;
 
 /// A worker that survived a sidecar has this long to come back before another may take its place.
 const SURVIVOR_RETURNS_WITHIN: Duration = Duration::from_secs(2);
@@ -100,7 +99,7 @@ impl core::fmt::Display for Who {
     }
 }
 
-/// The worker that is attached.
+/// The worker that has a seat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SeatInfo {
     /// Number of the seat.
@@ -113,19 +112,6 @@ pub struct SeatInfo {
     pub connected: bool,
     /// It takes deliveries.
     pub open: bool,
-}
-
-/// A seat that a dead sidecar left to a worker of which nothing has been heard since.
-#[derive(Debug)]
-pub struct Orphan {
-    /// Number of the seat.
-    pub seat: u8,
-    /// Generation that it was granted with.
-    pub generation: u32,
-    /// Pid that it had, for messages.
-    pub pid: u32,
-    /// Readable once that process has ended; `None` if it can't be found from here.
-    pub pidfd: Option<OwnedFd>,
 }
 
 /// A seat's private side.
@@ -274,31 +260,30 @@ impl Owner {
 
     /// The worker that is attached, if there is one.
     pub fn live_seat(&self) -> Option<SeatInfo> {
-        self.live().map(|seat| {
-            let Seat { record, connected, .. } = &self.seats[seat];
-            SeatInfo {
-                // There are two.
-                seat: seat as u8,
-                generation: record.generation,
-                pid: record.pid,
-                connected: *connected,
-                open: record.open,
-            }
+        // There are two.
+        self.live().and_then(|seat| self.seat(seat as u8))
+    }
+
+    /// Who has a seat, attached or not; `None`: nobody.
+    pub fn seat(&self, seat: u8) -> Option<SeatInfo> {
+        let Seat { record, connected, .. } = self.seats.get(usize::from(seat))?;
+        (record.standing != Standing::Empty).then_some(SeatInfo {
+            seat,
+            generation: record.generation,
+            pid: record.pid,
+            connected: *connected,
+            open: record.open,
         })
     }
 
     /// The seats that a take-over found with workers of which nothing has been heard since. The control thread watches
-    /// their pidfds and says [`Owner::seat_proved_dead`]; those that return say hello.
+    /// their processes ([`Orphan::look`]) and says [`Owner::seat_proved_dead`]; those that return say hello.
     pub fn orphans(&self) -> Vec<Orphan> {
         let orphan = |(index, seat): (usize, &Seat)| {
             let record = seat.record;
-            (record.standing != Standing::Empty && !seat.connected && !seat.gone).then(|| Orphan {
-                // There are two.
-                seat: index as u8,
-                generation: record.generation,
-                pid: record.pid,
-                pidfd: find(&record),
-            })
+            let orphaned = record.standing != Standing::Empty && !seat.connected && !seat.gone;
+            // There are two.
+            orphaned.then(|| Orphan::new(index as u8, &record))
         };
         self.seats.iter().enumerate().filter_map(orphan).collect()
     }
@@ -471,17 +456,4 @@ impl Owner {
         }
         Ok(grant)
     }
-}
-
-/// Whether the process of a seat may still run. Only "no" is certain.
-fn may_run(record: &SeatRecord) -> bool {
-    record.pid == 0 || record.start_time == 0 || sys::start_time(record.pid) == Some(record.start_time)
-}
-
-/// The pidfd of the process of a seat, if it still runs under the pid it had.
-fn find(record: &SeatRecord) -> Option<OwnedFd> {
-    let pid = Pid::from_raw(record.pid.cast_signed())?;
-    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    // Looked at after the pidfd was opened: from then on it can't be another process.
-    (record.start_time != 0 && sys::start_time(record.pid) == Some(record.start_time)).then_some(pidfd)
 }

@@ -24,7 +24,12 @@ const PATIENCE: u32 = RING_CAPACITY;
 #[expect(clippy::large_enum_variant, reason = "nothing is allocated in the frame loop")]
 pub enum FromWorker {
     /// A record. Releases are handled before they get here.
-    Record(ToSidecar),
+    Record {
+        /// Of which seat ([`Owner::seat`]).
+        seat: u8,
+        /// What it says.
+        record: ToSidecar,
+    },
     /// An action for an observation that waits for one. [`Owner::finish_action`] is due once it was copied.
     Action {
         /// Of which seat.
@@ -99,7 +104,8 @@ impl Owner {
         if let Some(live) = live
             && core::mem::take(&mut self.seats[live].ready_unheard)
         {
-            return Ok(Some(FromWorker::Record(ToSidecar::Ready)));
+            // There are two.
+            return Ok(Some(FromWorker::Record { seat: live as u8, record: ToSidecar::Ready }));
         }
         for seat in (0..SEATS).filter(|seat| Some(*seat) != live).chain(live) {
             let mut patience = PATIENCE;
@@ -174,7 +180,8 @@ impl Owner {
             ToSidecar::Ready if self.seats[seat].record.standing == Standing::Dying => {
                 self.seats[seat].ready_unheard = true;
             }
-            other => out = Handled::Out(FromWorker::Record(other)),
+            // There are two.
+            record => out = Handled::Out(FromWorker::Record { seat: seat as u8, record }),
         }
         let entry = &mut self.seats[seat];
         entry.link.commit(entry.wake.as_ref(), &self.stats);

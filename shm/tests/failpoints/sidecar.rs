@@ -11,7 +11,7 @@ use sidecar_core::tunnel::{AgentId, Epoch, SessionId};
 use sidecar_shm::attach::{Connection, Listener};
 use sidecar_shm::clock;
 use sidecar_shm::layout::Geometry;
-use sidecar_shm::owner::{FromWorker, Owner};
+use sidecar_shm::owner::{FromWorker, Owner, Whereabouts};
 use sidecar_shm::region::{Found, Identity, Opened, create};
 use sidecar_shm::slots::Observed;
 use sidecar_shm::stats::Stage;
@@ -126,8 +126,10 @@ impl Sidecar {
         loop {
             match self.owner.poll_worker() {
                 Ok(None) => break,
-                Ok(Some(FromWorker::Record(ToSidecar::Failed { sequence, .. }))) => self.settle(sequence),
-                Ok(Some(FromWorker::Record(_))) => {}
+                Ok(Some(FromWorker::Record { record: ToSidecar::Failed { sequence, .. }, .. })) => {
+                    self.settle(sequence)
+                }
+                Ok(Some(FromWorker::Record { .. })) => {}
                 Ok(Some(FromWorker::Action { sequence, base, length, .. })) => {
                     let mut bytes = vec![0; length as usize];
                     // SAFETY: the owner has checked that the bytes lie in an action slot.
@@ -204,7 +206,11 @@ impl Sidecar {
             }
         }
         for orphan in self.owner.orphans() {
-            let dead = orphan.pidfd.as_ref().is_none_or(is_readable);
+            let dead = match orphan.look().unwrap() {
+                Whereabouts::Runs(pidfd) => is_readable(&pidfd),
+                Whereabouts::Gone => true,
+                Whereabouts::Hidden => false,
+            };
             if dead {
                 self.owner.seat_proved_dead(orphan.seat, orphan.generation);
             }

@@ -1,6 +1,7 @@
 //! Sidecars that die, and who comes after them.
 
 use super::*;
+use crate::owner::Whereabouts;
 
 #[test]
 fn a_worker_goes_on_over_a_crash_of_the_sidecar_with_what_it_has() {
@@ -165,8 +166,8 @@ fn orphans_are_named_until_they_return_or_are_proved_dead() {
     let orphans = side.owner.orphans();
     assert_eq!(orphans.len(), 1);
     assert_eq!((orphans[0].seat, orphans[0].pid), (info.seat, std::process::id()));
-    let pidfd = orphans[0].pidfd.as_ref().unwrap();
-    assert!(!crate::sys::poll_in(pidfd, Duration::ZERO).unwrap(), "this process lives");
+    let Whereabouts::Runs(pidfd) = orphans[0].look().unwrap() else { panic!("this process lives") };
+    assert!(!crate::sys::poll_in(&pidfd, Duration::ZERO).unwrap(), "this process lives");
     // Another worker has to wait: the survivor may still come back.
     assert!(matches!(side.attach(), Err(AttachError::Refused { .. })));
     side.owner.seat_proved_dead(info.seat, info.generation);
