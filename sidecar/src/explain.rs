@@ -127,7 +127,7 @@ codes! {
     }
     WorkerFailed "worker-failed" End {
         "the worker could not be warmed up",
-        "it reported a failure, or ended again and again before it was ready; see the lines above",
+        "it reported a failure, or ended before it was ready, after each of three restarts too; the error has its words",
         "run the worker's command by hand, and look at its output"
     }
     RegionDamaged "region-damaged" End {

@@ -11,7 +11,7 @@ use sidecar_core::agent::{DialFailure, End, Outcome, Shutdown};
 use sidecar_core::time::Instant;
 use sidecar_shm::attach::Candidate;
 use sidecar_shm::clock;
-use sidecar_shm::owner::{SeatGrant, SeatRefused};
+use sidecar_shm::owner::{SeatGrant, SeatInfo, SeatRefused};
 use sidecar_shm::spin::Spin;
 use sidecar_shm::stats::Counter;
 
@@ -56,7 +56,10 @@ pub enum Command {
     /// The user wants an end.
     Shutdown(Shutdown),
     /// The child worker failed for good before it was ever ready.
-    WorkerLost,
+    WorkerLost {
+        /// How, in words.
+        why: String,
+    },
 }
 
 /// What the frame loop asks of the control thread.
@@ -71,9 +74,18 @@ pub enum Request {
     },
     /// The worker is warm.
     WorkerReady,
-    /// End the worker's attachment, and its process if it is our child.
+    /// End a worker's attachment, and its process if it is our child.
     DropWorker {
+        /// Who.
+        worker: SeatInfo,
         /// What it did.
+        why: String,
+    },
+    /// End a worker's process if it is our child; it is started again then.
+    RestartWorker {
+        /// Who.
+        worker: SeatInfo,
+        /// Why.
         why: String,
     },
 }
@@ -174,8 +186,8 @@ impl FrameLoop {
             }
             if self.headless {
                 return Err(Failure::new(Code::Bug, "the control thread is gone")
-                    .because("it failed or panicked; see the lines above")
-                    .hint("raise the open files limit (ulimit -n) if that was it; else report this")
+                    .because("it panicked; see the lines above")
+                    .hint("start the sidecar again at once: the next one takes the session over; report this with the log")
                     .at(self.bridge.standing(clock::now(), None)));
             }
             if self.suspicious && self.bridge.owner().damage().is_some() || self.bridge.owner().is_lost() {
@@ -232,7 +244,7 @@ impl FrameLoop {
                     self.bridge.worker_proved_dead(seat, generation, now);
                 }
                 Command::Shutdown(how) => self.bridge.shutdown(now, how),
-                Command::WorkerLost => self.bridge.worker_lost(now),
+                Command::WorkerLost { why } => self.bridge.worker_lost(why, now),
             }
         }
     }
@@ -281,10 +293,11 @@ impl FrameLoop {
                 Effect::HangUpOrderly => self.hang_up = Some(now + LAST_SEND),
                 Effect::HangUpAbort => self.close(Close::Abort),
                 Effect::WorkerReady => self.request(Request::WorkerReady),
-                Effect::DropWorker { why } => {
+                Effect::DropWorker { worker, why } => {
                     self.suspicious = true;
-                    self.request(Request::DropWorker { why });
+                    self.request(Request::DropWorker { worker, why });
                 }
+                Effect::RestartWorker { worker, why } => self.request(Request::RestartWorker { worker, why }),
                 Effect::FreshAgent => {
                     let agent = crate::config::fresh_agent_id();
                     tracing::warn!(agent = agent.as_str(), "going on under a fresh agent id");
@@ -380,7 +393,7 @@ impl FrameLoop {
         result.map_err(|error| {
             Failure::new(Code::Io, format!("the {} driver failed", self.driver.name()))
                 .because(error)
-                .hint("try --io epoll, and report this")
+                .hint("start it again at once with --io epoll: the next one takes the session over; report this with the log")
         })
     }
 

@@ -26,6 +26,9 @@ fn main() -> ExitCode {
         sidecar::log::finish();
         return ended.unwrap_or_else(|failure| fail(&failure, cli.talk.log_format));
     }
+    if cli.command.is_none() {
+        sidecar::report::tell_of_panics(cli.talk.log_format);
+    }
     let result = match cli.command {
         None => sidecar::run::run(&cli.run),
         Some(Command::Demo(args)) => sidecar::demo::run(&args),

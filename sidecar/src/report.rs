@@ -80,6 +80,20 @@ impl Failure {
     }
 }
 
+/// From now on a panic of a thread that the main job needs is reported like any other end, too.
+pub fn tell_of_panics(format: Format) {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        before(info);
+        if matches!(std::thread::current().name(), Some("main" | "control")) {
+            Failure::new(Code::Bug, "the sidecar panicked")
+                .because("a bug; what it said is above")
+                .hint("start it again at once: the next one takes region and session over; report this with the log")
+                .print(format);
+        }
+    }));
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "error[{}]: {}", self.code, self.what)?;

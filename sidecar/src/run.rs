@@ -214,6 +214,7 @@ fn start(
         worker: args.worker.clone(),
         environment,
         shm: shm.to_owned(),
+        region: owner.region_id(),
         orphans: owner.orphans(),
         listener,
         warm,
@@ -257,6 +258,7 @@ fn finish(
     token_source: &str,
 ) -> Result<Exit, Failure> {
     let standing = bridge.standing(clock::now(), Some(&outcome));
+    let warmup_failure = bridge.warmup_failure().map(str::to_owned);
     // For an upgrade, or where a session may be open still, the region stays: whoever comes next takes it over.
     if !matches!(outcome, Outcome::Left | Outcome::RedialBudget { .. }) {
         bridge.remove_region();
@@ -264,10 +266,13 @@ fn finish(
     match (signalled, outcome) {
         // The job was done before the signal came.
         (_, Outcome::Drained) => Ok(Exit::Done),
-        (Some(exit), _) => Ok(exit),
+        (Some(exit), _) => {
+            tracing::info!(at = %standing, "ended on request");
+            Ok(exit)
+        }
         (None, outcome) => match Exit::of(&outcome) {
             Exit::Done => Ok(Exit::Done),
-            _ => Err(outcome_failure(&outcome, token_source).at(standing)),
+            _ => Err(outcome_failure(&outcome, token_source, warmup_failure).at(standing)),
         },
     }
 }
@@ -281,7 +286,7 @@ fn hash(job: &str, endpoint: &str) -> [u8; 32] {
 }
 
 /// What keeps an outcome from being a success; why, and what to do about it, is said by its code.
-fn outcome_failure(outcome: &Outcome, token_source: &str) -> Failure {
+fn outcome_failure(outcome: &Outcome, token_source: &str, warmup_failure: Option<String>) -> Failure {
     match outcome {
         Outcome::TokenRefused { status, first: true } => Failure::new(
             Code::TokenRefused,
@@ -300,7 +305,10 @@ fn outcome_failure(outcome: &Outcome, token_source: &str) -> Failure {
         Outcome::RedialBudget { last } => {
             Failure::new(Code::WindowOver, "the tunnel could not be restored in time").because(last)
         }
-        Outcome::WorkerFailed => Failure::new(Code::WorkerFailed, "the worker could not be warmed up"),
+        Outcome::WorkerFailed => {
+            let failure = Failure::new(Code::WorkerFailed, "the worker could not be warmed up");
+            warmup_failure.into_iter().fold(failure, Failure::because)
+        }
         Outcome::Drained | Outcome::Closed | Outcome::Left => Failure::new(Code::Bug, "the run ended"),
     }
 }

@@ -273,6 +273,23 @@ fn a_full_tmpfs_is_reported_with_what_is_needed_and_nothing_stays() {
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
+#[test]
+fn a_worker_that_keeps_the_gateway_waiting_is_looked_for() {
+    let region = Region::new();
+    region.expect(&["the worker is not ready yet"]);
+    let gateway = Gateway::start(&["--cases", "1"]);
+    for child in [&[][..], &["--", "sleep", "1000"]] {
+        let mut command = main_job(&region, &gateway.endpoint);
+        command.args(["--ready-warning", "100ms"]).args(child);
+        let mut running = Running::start(&mut command);
+        running.await_stderr("none is attached: start it against --shm");
+        running.signal(rustix::process::Signal::TERM);
+        let (code, said) = running.finish();
+        assert_eq!(code, 143, "{said}");
+        assert!(said.contains("ended on request"), "{said}");
+    }
+}
+
 /// A worker that leaves word of itself, for a start that must not come so far.
 fn with_witness(command: &mut Command, region: &Region) -> std::path::PathBuf {
     let witness = region.path().with_file_name("witness");

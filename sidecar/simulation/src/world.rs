@@ -366,8 +366,9 @@ impl World {
                     let incarnation = self.sidecar.incarnation;
                     self.after(delay, Event::DialAnswer { incarnation, dial, reread: reread_token });
                 }
-                Request::WorkerReady => {}
-                Request::DropWorker { why } => self.fail(format!("a worker was poisoned: {why}")),
+                // The workers are nobody's children.
+                Request::WorkerReady | Request::RestartWorker { .. } => {}
+                Request::DropWorker { why, .. } => self.fail(format!("a worker was poisoned: {why}")),
             }
         }
     }

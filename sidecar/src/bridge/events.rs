@@ -209,12 +209,28 @@ impl Bridge {
                 }
             }
             Notice::Pinged => self.owner.stats().count(Counter::Pings),
+            Notice::ReadyOverdue { since } => {
+                let seconds = now.since(*since).as_secs();
+                let worker = self.owner.live_seat();
+                let look = match worker {
+                    Some(_) => {
+                        "it is attached and has not said ready: look at its output, it may still be loading"
+                    }
+                    None => {
+                        "none is attached: start it against --shm, or look at the output of the one that was started"
+                    }
+                };
+                let pid = worker.map_or(0, |worker| worker.pid);
+                let text = notice.to_string();
+                let (code, shm) = (Code::ReadyOverdue.name(), self.owner.path().display());
+                tracing::warn!(code, seconds, pid, %shm, look, "{text}");
+                self.note(Incident::Notice, &text, now);
+            }
             Notice::WarmAlready | Notice::Unblocked => tracing::debug!(%notice, "notice"),
             _ => {
                 if self.note(Incident::Notice, &notice.to_string(), now) {
                     let code = match notice {
                         Notice::Blocked => Code::SlotsTaken,
-                        Notice::ReadyOverdue { .. } => Code::ReadyOverdue,
                         _ => Code::FrameIgnored,
                     };
                     tracing::warn!(code = code.name(), %notice, "notice");

@@ -6,12 +6,24 @@ use sidecar_shm::stats::Counter;
 
 use super::outbox::Stamps;
 use super::policy::{DEATHS, FailurePolicy};
-use super::{Bridge, Incident, Waiting};
+use super::{Bridge, Effect, Incident, Waiting};
 use crate::explain::Code;
+
+/// Why an observation has no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The worker of this seat said that it failed on it.
+    Reported {
+        /// Its seat.
+        seat: u8,
+    },
+    /// Nobody said anything: workers died on it, it takes too long, or no slot can hold it.
+    Silence,
+}
 
 impl Bridge {
     /// The policy decides about the observation `sequence`, once.
-    pub(super) fn apply_failure_policy(&mut self, sequence: u64, now: Instant) {
+    pub(super) fn apply_failure_policy(&mut self, sequence: u64, cause: Cause, now: Instant) {
         let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.sequence == sequence) else {
             return;
         };
@@ -26,6 +38,13 @@ impl Bridge {
                     "the observation is held until a restarted worker answers it; --on-failure reply or close \
                      would go on without one"
                 );
+                // One that is going already is followed anyway.
+                let worker =
+                    self.owner.live_seat().filter(|live| cause == Cause::Reported { seat: live.seat });
+                if let Some(worker) = worker {
+                    let why = format!("it failed on observation {sequence}, and --on-failure is hold");
+                    self.effects.push_back(Effect::RestartWorker { worker, why });
+                }
             }
             FailurePolicy::Reply(bytes) => {
                 waiting.failed = true;
@@ -72,7 +91,7 @@ impl Bridge {
                 "workers die on this observation"
             );
             self.note(Incident::WorkersDie, &text, now);
-            self.apply_failure_policy(held.sequence, now);
+            self.apply_failure_policy(held.sequence, Cause::Silence, now);
         }
     }
 
@@ -93,7 +112,7 @@ impl Bridge {
         self.owner.stats().count(Counter::TooLarge);
         let sequence = waiting.sequence;
         self.waiting.push(waiting);
-        self.apply_failure_policy(sequence, now);
+        self.apply_failure_policy(sequence, Cause::Silence, now);
         // Nobody else can answer it: what the policy left open is lost, and a drain must not wait for it.
         if self.outbox.find(sequence).is_none() {
             self.waiting.retain(|waiting| waiting.sequence != sequence);
@@ -125,6 +144,6 @@ impl Bridge {
         let code = Code::WorkerSlow.name();
         tracing::error!(code, sequence, "the worker did not answer within --worker-timeout");
         self.note(Incident::WorkerTimeout, "the worker did not answer within --worker-timeout", now);
-        self.apply_failure_policy(sequence, now);
+        self.apply_failure_policy(sequence, Cause::Silence, now);
     }
 }

@@ -25,7 +25,7 @@ use sidecar_core::time::Instant;
 use sidecar_core::tunnel::AgentId;
 use sidecar_shm::attach::Candidate;
 use sidecar_shm::layout::RING_CAPACITY;
-use sidecar_shm::owner::{Owner, SeatGrant, SeatRefused};
+use sidecar_shm::owner::{Owner, SeatGrant, SeatInfo, SeatRefused};
 use sidecar_shm::slots::{Asker, Held, SlotIndex};
 
 mod announce;
@@ -63,9 +63,19 @@ pub enum Effect {
     HangUpAbort,
     /// The worker is warm.
     WorkerReady,
-    /// The worker's attachment is poisoned: end it, and the process if it is our child.
+    /// A worker lost its seat for what it did: end its attachment, and the process if it is our child.
     DropWorker {
+        /// Who.
+        worker: SeatInfo,
         /// What it did, in words.
+        why: String,
+    },
+    /// A worker is of no more use as it is: end its process if it is our child, so that it is started again. Anybody
+    /// else's is left alone.
+    RestartWorker {
+        /// Who.
+        worker: SeatInfo,
+        /// Why, in words.
         why: String,
     },
     /// Put a fresh agent id into `replace_agent`: the tunnel is wedged, and the user allowed it.
@@ -133,8 +143,8 @@ struct Waiting {
     failed: bool,
     /// `--worker-timeout` has passed, and the policy was asked once.
     timed_out: bool,
-    /// Generation of the worker of which a failure on it was told: once is enough.
-    told: Option<u32>,
+    /// Seat and generation of the worker that told last of a failure on it: once is enough.
+    told: Option<(u8, u32)>,
 }
 
 /// See the module.
@@ -357,9 +367,15 @@ impl Bridge {
         self.check_deaths(now);
     }
 
-    /// The child worker ended for good before it was ready.
-    pub fn worker_lost(&mut self, now: Instant) {
+    /// The child worker ended for good before it was ready: `why` says how.
+    pub fn worker_lost(&mut self, why: String, now: Instant) {
+        self.warmup.failure.get_or_insert(why);
         self.agent.worker_failed(now);
+    }
+
+    /// Why the worker could not be warmed up, if that is what ended the run.
+    pub fn warmup_failure(&self) -> Option<&str> {
+        self.warmup.failure.as_deref()
     }
 
     /// Removes the region: the run is over, and nobody shall take it up.

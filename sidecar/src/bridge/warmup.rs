@@ -10,7 +10,7 @@ use sidecar_core::time::Instant;
 use sidecar_core::tunnel::Epoch;
 use sidecar_shm::slots::{Asker, Held, Observed};
 
-use super::{Bridge, Effect};
+use super::{Bridge, Effect, Incident};
 
 /// Where the warm-up stands.
 #[derive(Debug, Default)]
@@ -19,6 +19,8 @@ pub(super) struct Warmup {
     sequence: Option<u64>,
     /// The worker has said that it is ready.
     ready: bool,
+    /// Why it never will be.
+    pub(super) failure: Option<String>,
 }
 
 impl Bridge {
@@ -65,6 +67,22 @@ impl Bridge {
             if !self.effects.contains(&Effect::WorkerReady) {
                 self.effects.push_back(Effect::WorkerReady);
             }
+        }
+    }
+
+    /// A worker could not be warmed up. Before the gateway heard `ready` that ends the run, with the worker's words.
+    /// Afterwards it is a restarted worker's misfortune, and costs that one its seat: the session waits for the next.
+    pub(super) fn warmup_failed(&mut self, seat: u8, message: &str, now: Instant) {
+        tracing::error!(message, "the worker's warm-up failed");
+        self.note(Incident::WorkerFailed, &format!("warm-up failed: {message}"), now);
+        if !self.agent.is_warm() {
+            self.warmup.failure = Some(format!("it said: {message}"));
+            return self.agent.worker_failed(now);
+        }
+        if let Some(worker) = self.owner.live_seat().filter(|live| live.seat == seat) {
+            let why = format!("its warm-up failed: {message}");
+            self.owner.seat_poison(&why);
+            self.effects.push_back(Effect::DropWorker { worker, why });
         }
     }
 

@@ -6,10 +6,11 @@ use sidecar_core::agent::{MAX_HEAD, Refused};
 use sidecar_core::record::ToSidecar;
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::Epoch;
-use sidecar_shm::owner::FromWorker;
+use sidecar_shm::owner::{FromWorker, SeatInfo, SeatPoisoned};
 use sidecar_shm::slots::Held;
 use sidecar_shm::stats::{Counter, Stage};
 
+use super::failure::Cause;
 use super::outbox::{Stamps, State};
 use super::{Bridge, Effect, HEARD_IN_A_TURN, Incident, OnWire, Waiting};
 use crate::explain::Code;
@@ -41,8 +42,8 @@ impl Bridge {
                 self.heard = 0;
                 false
             }
-            Ok(Some(FromWorker::Record(record))) => {
-                self.handle_record(record, now);
+            Ok(Some(FromWorker::Record { seat, record })) => {
+                self.handle_record(seat, record, now);
                 true
             }
             Ok(Some(FromWorker::Action { epoch, sequence, base, length, taken, published, .. })) => {
@@ -58,27 +59,24 @@ impl Bridge {
             Err(poisoned) => {
                 tracing::error!(code = Code::WorkerDetached.name(), %poisoned, "the worker broke the shared region's rules");
                 self.note(Incident::Poisoned, &poisoned.to_string(), now);
-                self.effects.push_back(Effect::DropWorker { why: poisoned.to_string() });
+                let SeatPoisoned { seat, generation, pid, .. } = poisoned;
+                let worker = SeatInfo { seat, generation, pid, connected: false, open: false };
+                self.effects.push_back(Effect::DropWorker { worker, why: poisoned.to_string() });
                 true
             }
         }
     }
 
-    fn handle_record(&mut self, record: ToSidecar, now: Instant) {
+    fn handle_record(&mut self, seat: u8, record: ToSidecar, now: Instant) {
         match record {
             ToSidecar::Ready => self.worker_ready(now),
-            ToSidecar::WarmupFailed { message } => {
-                tracing::error!(message = message.as_str(), "the worker's warm-up failed");
-                self.note(Incident::WorkerFailed, &format!("warm-up failed: {message}"), now);
-                self.agent.worker_failed(now);
-            }
+            ToSidecar::WarmupFailed { message } => self.warmup_failed(seat, &message, now),
             ToSidecar::Failed { sequence, message } if self.is_warmup(sequence) => {
                 tracing::error!(message = message.as_str(), "the worker failed on --warmup-payload");
-                self.note(Incident::WorkerFailed, &format!("warm-up failed: {message}"), now);
-                self.agent.worker_failed(now);
+                self.warmup_failed(seat, &message, now);
             }
             // Of an observation that waits for nothing, or told before: a worker can say it for ever.
-            ToSidecar::Failed { sequence, .. } if !self.is_news(sequence) => {
+            ToSidecar::Failed { sequence, .. } if !self.is_news(sequence, seat) => {
                 self.owner.stats().count(Counter::DroppedActions);
             }
             ToSidecar::Failed { sequence, message } => {
@@ -90,7 +88,7 @@ impl Bridge {
                 );
                 self.note(Incident::WorkerFailed, &format!("worker failed: {message}"), now);
                 self.owner.stats().count(Counter::Failed);
-                self.apply_failure_policy(sequence, now);
+                self.apply_failure_policy(sequence, Cause::Reported { seat }, now);
             }
             // The ownership ledger has dealt with it.
             ToSidecar::Released { .. } => {}
@@ -98,14 +96,10 @@ impl Bridge {
     }
 
     /// Whether a failure of the worker on this observation was not told yet; afterwards it was.
-    fn is_news(&mut self, sequence: u64) -> bool {
-        let generation = self.owner.live_seat().map(|seat| seat.generation);
+    fn is_news(&mut self, sequence: u64, seat: u8) -> bool {
+        let Some(SeatInfo { generation, .. }) = self.owner.seat(seat) else { return false };
         let waiting = self.waiting.iter_mut().find(|waiting| waiting.sequence == sequence && !waiting.failed);
-        waiting.is_some_and(|waiting| {
-            let news = waiting.told.is_none() || waiting.told != generation;
-            waiting.told = generation.or(waiting.told);
-            news
-        })
+        waiting.is_some_and(|waiting| waiting.told.replace((seat, generation)) != Some((seat, generation)))
     }
 
     fn take_action(&mut self, epoch: Epoch, sequence: u64, stamps: Stamps, base: *const u8, length: usize) {

@@ -1,17 +1,26 @@
 //! Workers that attach: the handshake on `<region>.sock`, and the watch over each one's connection and process.
 
+use core::time::Duration;
+use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use sidecar_shm::attach::{Candidate, Connection, HANDSHAKE, HelloError, Listener, Pending};
 use sidecar_shm::clock;
-use sidecar_shm::owner::{Orphan, SeatGrant, SeatRefused};
-use tokio::sync::oneshot;
+use sidecar_shm::owner::{Orphan, SeatGrant, SeatRefused, Whereabouts};
+use tokio::sync::watch::Sender;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::Shared;
 use super::readable::Readable;
 use crate::explain::Code;
 use crate::frame_loop::Command;
+
+/// So many processes may be about to say hello; more wait for one of them to do so, or to have taken too long.
+const HANDSHAKES: usize = 8;
+/// How long until another look at a process that the system would not tell about.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Lets workers in until the control thread ends.
 pub(super) async fn serve(shared: Rc<Shared>, listener: Listener) {
@@ -21,10 +30,15 @@ pub(super) async fn serve(shared: Rc<Shared>, listener: Listener) {
             return tracing::error!(%error, "the attach socket cannot be watched: no worker can attach");
         }
     };
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+    let mut told = false;
     loop {
+        // Never closed.
+        let Ok(room) = Arc::clone(&handshakes).acquire_owned().await else { return };
         match listener.accept() {
             Ok(Some(pending)) => {
-                tokio::task::spawn_local(welcome(Rc::clone(&shared), pending));
+                told = false;
+                tokio::task::spawn_local(welcome(Rc::clone(&shared), pending, room));
             }
             Ok(None) => {
                 if readable.wait().await.is_err() {
@@ -32,39 +46,61 @@ pub(super) async fn serve(shared: Rc<Shared>, listener: Listener) {
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "a worker could not be let in");
-                tokio::time::sleep(core::time::Duration::from_millis(10)).await;
+                if !core::mem::replace(&mut told, true) {
+                    tracing::warn!(%error, "no worker can be let in now; raise the limit on open files (ulimit -n)");
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
     }
 }
 
-/// Watches the process of a seat that a dead sidecar left, for as long as it has not attached again.
+/// Watches the process of a seat that a dead sidecar left, for as long as it is not proved dead.
 pub(super) async fn watch_orphan(shared: Rc<Shared>, orphan: Orphan) {
-    let Orphan { seat, generation, pid, pidfd } = orphan;
-    if pidfd.is_none() && pid == 0 {
-        // Of another pid namespace: it can't be found from here and so not be proved dead. It comes back or stays lost.
-        return;
+    let Orphan { seat, generation, pid, .. } = orphan;
+    let mut told = false;
+    loop {
+        match orphan.look() {
+            // It comes back or stays lost.
+            Ok(Whereabouts::Hidden) => return,
+            Ok(Whereabouts::Gone) => break,
+            Ok(Whereabouts::Runs(pidfd)) => {
+                if let Ok(process) = Readable::new(pidfd.as_fd()) {
+                    ended(&process).await;
+                    break;
+                }
+            }
+            Err(error) if !told => {
+                told = true;
+                tracing::warn!(pid, %error, "cannot tell whether the previous sidecar's worker runs; looking again");
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
-    if let Some(process) = pidfd.and_then(|pidfd| Readable::new(pidfd.as_fd()).ok()) {
-        let _attached = Attached::new(&shared);
-        ended(&process).await;
-    }
-    // Without a pidfd there is no process of that pid any more.
+    shared.orphans.send_modify(|orphans| *orphans -= 1);
     shared.frame_loop.send(Command::ConnectionEnded { seat, generation });
     shared.frame_loop.send(Command::ProvedDead { seat, generation });
 }
 
-async fn welcome(shared: Rc<Shared>, mut pending: Pending) {
-    let candidate = match tokio::time::timeout(HANDSHAKE, hello(&mut pending)).await {
-        Ok(Ok(candidate)) => candidate,
+/// What a worker is watched with. It is there before the worker gets a seat: one that could not be watched would keep
+/// its seat for ever.
+struct Eyes {
+    process: Readable,
+    socket: Readable,
+}
+
+async fn welcome(shared: Rc<Shared>, mut pending: Pending, room: OwnedSemaphorePermit) {
+    let (candidate, eyes) = match tokio::time::timeout(HANDSHAKE, hello(&mut pending)).await {
+        Ok(Ok(hello)) => hello,
         Ok(Err(error)) => return tracing::warn!(%error, "a connection to the attach socket was refused"),
         Err(_) => return tracing::warn!("a process connected to the attach socket and did not say hello"),
     };
+    drop(room);
     let (reply, answer) = oneshot::channel();
     shared.frame_loop.send(Command::Join { candidate, reply });
     match answer.await {
-        Ok(Ok(grant)) => seated(shared, pending, grant).await,
+        Ok(Ok(grant)) => seated(&shared, pending, grant, eyes),
         Ok(Err(refused)) => refuse(&shared, pending, &refused),
         // The frame loop has ended, and the process with it.
         Err(_) => {}
@@ -72,18 +108,21 @@ async fn welcome(shared: Rc<Shared>, mut pending: Pending) {
 }
 
 /// Waits for the first thing that a process says.
-async fn hello(pending: &mut Pending) -> Result<Candidate, HelloError> {
-    let readable = Readable::new(pending.as_fd()).map_err(HelloError::Silent)?;
+async fn hello(pending: &mut Pending) -> Result<(Candidate, Eyes), HelloError> {
+    let socket = Readable::new(pending.as_fd()).map_err(HelloError::Silent)?;
     loop {
         if let Some(candidate) = pending.poll_hello()? {
-            return Ok(candidate);
+            let no_proof = |source| HelloError::NoProof { pid: candidate.pid, source };
+            let pidfd = pending.pidfd().ok_or_else(|| no_proof(io::ErrorKind::NotFound.into()))?;
+            let process = Readable::new(pidfd).map_err(no_proof)?;
+            return Ok((candidate, Eyes { process, socket }));
         }
-        readable.wait().await.map_err(HelloError::Silent)?;
+        socket.wait().await.map_err(HelloError::Silent)?;
     }
 }
 
 /// A worker asks again every few milliseconds for as long as it may help: the same reason is a line once a minute.
-const SAME_REFUSAL: core::time::Duration = core::time::Duration::from_secs(60);
+const SAME_REFUSAL: Duration = Duration::from_secs(60);
 
 fn refuse(shared: &Shared, pending: Pending, refused: &SeatRefused) {
     let (text, now) = (refused.to_string(), clock::now());
@@ -95,64 +134,78 @@ fn refuse(shared: &Shared, pending: Pending, refused: &SeatRefused) {
     pending.refuse(refused);
 }
 
-async fn seated(shared: Rc<Shared>, pending: Pending, grant: SeatGrant) {
-    let (seat, generation) = (grant.seat, grant.generation);
-    let process = pending.pidfd().and_then(|pidfd| Readable::new(pidfd).ok());
-    match pending.grant(&grant) {
-        Ok(connection) => {
-            let watcher = tokio::task::spawn_local(watch(Rc::clone(&shared), connection)).abort_handle();
-            // Its predecessor in this seat has given it up in order, and its process may live on: what becomes of that
-            // is no news any more, and a process that attaches again and again must not cost a descriptor each time.
-            let before = shared.watchers.borrow_mut()[usize::from(seat)].replace(watcher);
-            if let Some(before) = before {
-                before.abort();
-            }
-        }
-        Err(error) => {
-            tracing::warn!(%error, "the worker went away during the handshake");
-            shared.frame_loop.send(Command::ConnectionEnded { seat, generation });
-            if let Some(process) = process {
-                ended(&process).await;
-                shared.frame_loop.send(Command::ProvedDead { seat, generation });
-            }
-        }
+fn seated(shared: &Rc<Shared>, pending: Pending, grant: SeatGrant, eyes: Eyes) {
+    let seat = usize::from(grant.seat);
+    let watcher = tokio::task::spawn_local(watch(Rc::clone(shared), pending, grant, eyes)).abort_handle();
+    // Its predecessor in this seat has given it up in order, and its process may live on: what becomes of that is no
+    // news any more, and a process that attaches again and again must not cost a descriptor each time.
+    let before = shared.watchers.borrow_mut()[seat].replace(watcher);
+    if let Some(before) = before {
+        before.abort();
     }
 }
 
 /// The end of the connection is the hint, the end of the process the proof.
-async fn watch(shared: Rc<Shared>, connection: Connection) {
-    let (seat, generation) = (connection.seat(), connection.generation());
-    let process = Readable::new(connection.pidfd());
-    let socket = Readable::new(connection.socket());
-    let (Ok(process), Ok(socket)) = (process, socket) else {
-        tracing::error!("no descriptors left to watch the worker with");
-        return shared.frame_loop.send(Command::ConnectionEnded { seat, generation });
-    };
-    let _attached = Attached::new(&shared);
-    tokio::select! {
-        () = hung_up(&connection, &socket) => {}
-        () = shared.drop_worker.notified() => {}
+async fn watch(shared: Rc<Shared>, pending: Pending, grant: SeatGrant, eyes: Eyes) {
+    let (seat, generation) = (grant.seat, grant.generation);
+    let _alive = Counted::new(&shared, |shared| &shared.alive);
+    match pending.grant(&grant) {
+        Ok(connection) => {
+            // What was passed on is the worker's.
+            drop(grant);
+            let attachment = Attachment::new(&shared, seat, generation);
+            tokio::select! {
+                () = hung_up(&connection, &eyes.socket) => {}
+                () = attachment.end.notified() => {}
+            }
+        }
+        Err(error) => tracing::warn!(%error, "the worker went away during the handshake"),
     }
-    drop((connection, socket));
+    let Eyes { process, socket } = eyes;
+    // With the last descriptor of it the connection ends for the worker, too.
+    drop(socket);
     shared.frame_loop.send(Command::ConnectionEnded { seat, generation });
     ended(&process).await;
     tracing::info!(seat, "worker gone");
     shared.frame_loop.send(Command::ProvedDead { seat, generation });
 }
 
-/// A worker that is attached, or was and may still run; counted for as long as this lives.
-struct Attached(Rc<Shared>);
+/// Counted in one of the numbers that others wait for, for as long as this lives.
+struct Counted {
+    shared: Rc<Shared>,
+    number: fn(&Shared) -> &Sender<u32>,
+}
 
-impl Attached {
-    fn new(shared: &Rc<Shared>) -> Self {
-        shared.attached.send_modify(|attached| *attached += 1);
-        Self(Rc::clone(shared))
+impl Counted {
+    fn new(shared: &Rc<Shared>, number: fn(&Shared) -> &Sender<u32>) -> Self {
+        number(shared).send_modify(|number| *number += 1);
+        Self { shared: Rc::clone(shared), number }
     }
 }
 
-impl Drop for Attached {
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.attached.send_modify(|attached| *attached -= 1);
+        (self.number)(&self.shared).send_modify(|number| *number -= 1);
+    }
+}
+
+/// A worker's connection; while this lives, it can be told to end.
+struct Attachment {
+    counted: Counted,
+    end: Rc<Notify>,
+}
+
+impl Attachment {
+    fn new(shared: &Rc<Shared>, seat: u8, generation: u32) -> Self {
+        let end = Rc::new(Notify::new());
+        shared.attachments.borrow_mut().push((seat, generation, Rc::clone(&end)));
+        Self { counted: Counted::new(shared, |shared| &shared.attached), end }
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.counted.shared.attachments.borrow_mut().retain(|(.., end)| !Rc::ptr_eq(end, &self.end));
     }
 }
 

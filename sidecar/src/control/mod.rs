@@ -25,6 +25,7 @@ use dial::{Dialler, Wish};
 mod attach;
 mod child;
 mod dial;
+mod group;
 mod metrics;
 mod readable;
 mod signals;
@@ -46,6 +47,8 @@ pub struct Setup {
     pub environment: Vec<(&'static str, OsString)>,
     /// The region's path, handed to the worker in `SIDECAR_SHM`.
     pub shm: PathBuf,
+    /// The region's id, handed to the worker so that it is known as ours.
+    pub region: u64,
     /// Workers that a dead predecessor left.
     pub orphans: Vec<Orphan>,
     /// Where workers attach.
@@ -60,16 +63,24 @@ pub struct Setup {
 #[derive(Debug)]
 pub(crate) struct Shared {
     frame_loop: ToFrameLoop,
-    /// How many workers hold a seat whose process is not proved dead.
+    /// The region's path.
+    shm: PathBuf,
+    /// What marks workers that a sidecar of this region started.
+    mark: String,
+    /// Workers whose connection stands.
     attached: watch::Sender<u32>,
+    /// Workers that were attached in this sidecar's time and whose process is not proved dead.
+    alive: watch::Sender<u32>,
+    /// Workers that a dead predecessor left, and whose process is not proved dead.
+    orphans: watch::Sender<u32>,
     /// Who watches the last worker of each seat.
     watchers: RefCell<[Option<AbortHandle>; SEATS]>,
     /// Why a worker was refused last, and when that was a line of the log.
     refused: RefCell<Option<(String, Instant)>>,
     /// The worker was warm once.
     ready: watch::Sender<bool>,
-    /// The frame loop asks for the current worker to be dropped.
-    drop_worker: Notify,
+    /// How to end the connection of each worker: seat, generation, what is told.
+    attachments: RefCell<Vec<(u8, u32, Rc<Notify>)>>,
     /// Set when the process winds down.
     ending: watch::Sender<Option<WindDown>>,
 }
@@ -148,14 +159,19 @@ async fn serve(
     mut end: oneshot::Receiver<WindDown>,
     signalled: Signalled,
 ) {
-    let Setup { target, tokens, token, worker, environment, shm, orphans, listener, warm, metrics } = setup;
+    let Setup { target, tokens, token, worker, environment, shm, region, orphans, listener, warm, metrics } =
+        setup;
     let shared = Rc::new(Shared {
         frame_loop,
+        shm: shm.clone(),
+        mark: group::mark(region),
         attached: watch::Sender::new(0),
+        alive: watch::Sender::new(0),
+        orphans: watch::Sender::new(u32::try_from(orphans.len()).expect("there are two seats")),
         watchers: RefCell::default(),
         refused: RefCell::default(),
         ready: watch::Sender::new(warm),
-        drop_worker: Notify::new(),
+        attachments: RefCell::default(),
         ending: watch::Sender::new(None),
     });
     let survivors = orphans.iter().map(|orphan| orphan.pid).collect();
@@ -201,9 +217,26 @@ fn answer(request: Request, wishes: &watch::Sender<Wish>, shared: &Shared) {
         Request::WorkerReady => {
             shared.ready.send_replace(true);
         }
-        Request::DropWorker { why } => {
-            tracing::warn!(%why, "ending the worker's attachment");
-            shared.drop_worker.notify_waiters();
+        Request::DropWorker { worker, why } => {
+            let ours = group::kill_if_ours(worker.pid, &shared.mark);
+            tracing::warn!(
+                %why,
+                pid = worker.pid,
+                ours,
+                "ending the worker's attachment, and its process if it is ours"
+            );
+            for (seat, generation, end) in shared.attachments.borrow().iter() {
+                if (*seat, *generation) == (worker.seat, worker.generation) {
+                    end.notify_one();
+                }
+            }
+        }
+        Request::RestartWorker { worker, why } => {
+            if group::kill_if_ours(worker.pid, &shared.mark) {
+                tracing::warn!(%why, pid = worker.pid, "ending the worker, to start it again");
+            } else {
+                tracing::warn!(%why, pid = worker.pid, "restart the worker: it is not this sidecar's child");
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sidecar_core::agent::Shutdown;
+use sidecar_shm::stats::{Gauge, Stats};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Shared;
@@ -23,6 +24,15 @@ impl Signalled {
     /// Notes a signal; `false` when there was one before.
     fn note(&self, exit: Exit) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(exit).is_none()
+    }
+}
+
+/// Whether a session is open, as an outsider reads it.
+fn session_open(shared: &Shared) -> &'static str {
+    match Stats::open_read_only(&shared.shm).map(|stats| stats.gauge(Gauge::SessionOpen)) {
+        Ok(0) => "none",
+        Ok(_) => "open",
+        Err(_) => "unknown",
     }
 }
 
@@ -56,8 +66,12 @@ async fn one(
             tracing::info!(?how, "asked to end; a second signal ends at once");
             shared.frame_loop.send(Command::Shutdown(how));
         } else {
-            tracing::warn!("second signal: ending at once");
-            super::child::kill_at_once();
+            tracing::warn!(
+                session = session_open(&shared),
+                "second signal: ending at once. An open session is not closed: a sidecar that is started with the same \
+                 flags within 30 s takes it over"
+            );
+            super::group::kill_current();
             crate::log::finish();
             #[expect(clippy::exit, reason = "the user asked twice")]
             std::process::exit(exit.code().into());

@@ -218,11 +218,19 @@ impl Game {
     }
 
     pub(crate) fn kill_sidecar(&mut self) {
+        self.kill_sidecar_and(|| {});
+    }
+
+    /// Does something between the end of one sidecar and the start of the next.
+    pub(crate) fn kill_sidecar_and(&mut self, then: impl FnOnce()) {
         if self.is_over() {
             return;
         }
         self.expect_early_redial();
         self.sidecar.signal(Signal::KILL);
+        // Each of its threads: one of them is the worker's parent.
+        self.sidecar.wait();
+        then();
         let next = self.next_sidecar();
         let (code, said) = core::mem::replace(&mut self.sidecar, next).finish_alone();
         assert_eq!(code, 128 + 9, "{said}");
@@ -320,7 +328,11 @@ impl Game {
 
 /// SIGKILL.
 pub(crate) fn kill(pid: u32) {
-    rustix::process::kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    signal(pid, Signal::KILL);
+}
+
+pub(crate) fn signal(pid: u32, signal: Signal) {
+    rustix::process::kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
 }
 
 /// Whether there is such a process, other than as a zombie.

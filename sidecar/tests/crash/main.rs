@@ -244,6 +244,47 @@ fn a_survivor_is_ended_by_the_sidecar_that_took_it_over() {
     wait_for("the worker's end", || !game::is_running(worker));
 }
 
+/// The design gives a survivor 2 s to come back. One that is stopped would keep its model's memory from the next one.
+#[test]
+fn a_stopped_survivor_is_followed_by_another_worker() {
+    let mut game = Game::start_with_child(&REASK);
+    let worker = game.worker_pid();
+    // Not before: the kernel wakes what is stopped in a process group whose parent dies, with SIGHUP.
+    game.kill_sidecar_and(|| game::signal(worker, Signal::STOP));
+    wait_for("another worker", || game.worker_pid() != worker);
+    assert!(!game::is_running(worker));
+    let next = game.worker_pid();
+    game.solved();
+    wait_for("the worker's end", || !game::is_running(next));
+}
+
+/// A worker that was still loading when its sidecar died has no seat yet. Two of them would fight for one.
+#[test]
+fn a_worker_that_had_not_attached_yet_is_known_to_the_next_sidecar() {
+    let region = Region::new();
+    region.expect(&["connection lost: closed right after the upgrade"]);
+    let gateway = Gateway::start(&[&FAST_GATEWAY[..], &["--cases", "1"]].concat());
+    let job = |binary: &str| {
+        let mut command = main_job(&region, &gateway.endpoint);
+        command.args(FAST).args(["--", "sh", "-c", binary]);
+        Running::start(&mut command)
+    };
+    let mut first = job("sleep 1000 & wait");
+    first.await_stderr("worker started");
+    let said = first.stderr();
+    let loading = said.split("worker started pid=").nth(1).unwrap().split_whitespace().next().unwrap();
+    let loading: u32 = loading.parse().unwrap();
+    first.await_stderr("warm-up asked for");
+    first.signal(Signal::KILL);
+    first.finish_alone();
+    assert!(game::is_running(loading));
+    let second = job(&format!("exec {} worker --policy cartpole", env!("CARGO_BIN_EXE_sidecar")));
+    let (code, said) = second.finish_alone();
+    assert_eq!(code, 0, "{said}");
+    assert!(!game::is_running(loading), "{said}");
+    assert_eq!(gateway.report()["solved"], 1);
+}
+
 /// SIGUSR2 is for an upgrade: the worker keeps its model, also one that the old sidecar had started.
 #[test]
 fn an_upgrade_leaves_the_child_worker_to_the_next_sidecar() {

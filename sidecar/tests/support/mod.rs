@@ -131,7 +131,8 @@ impl Running {
         (code, self.stderr())
     }
 
-    fn wait(&mut self) -> i32 {
+    /// Waits for its end; gives the exit code as [`Running::finish`] does.
+    pub(crate) fn wait(&mut self) -> i32 {
         use std::os::unix::process::ExitStatusExt;
         let mut status = None;
         wait_for(&format!("the end of the process; so far:\n{}", self.stderr()), || {
