@@ -1,6 +1,7 @@
-//! The Autobahn cases against the codec: its echo client, built here, and the suite, in a virtual environment of its own.
+//! The Autobahn cases against the codec and against the agent: each by an example of core's, built here, and the suite in
+//! a virtual environment of its own.
 //!
-//! Which case has to come to what is in `core/tests/autobahn/expected.txt`; the program beside it compares.
+//! Which case has to come to what is in the files beside the program that compares.
 
 use core::time::Duration;
 
@@ -9,15 +10,22 @@ use crate::runner::Stop;
 use crate::steps::Context;
 
 const PROGRAM: &str = "core/tests/autobahn/autobahn.py";
+/// Example and expectation: all messages through the codec, all ends through the agent.
+const PLAYED: [(&str, &str); 2] =
+    [("echo", "core/tests/autobahn/codec.txt"), ("noop", "core/tests/autobahn/agent.txt")];
 
 /// Plays every case that is not skipped.
 ///
 /// # Errors
-/// The client does not build, the suite cannot be had, or a verdict is another than the expected one.
+/// A client does not build, the suite cannot be had, or a verdict is another than the expected one.
 pub(crate) fn step(context: &Context, limit: Duration) -> Result<(), Stop> {
-    let client = context.cargo_tool(["build", "--package", "sidecar-core", "--example", "echo"]);
-    context.runner.run(client, limit)?;
+    let clients = context.cargo_tool(["build", "--package", "sidecar-core", "--examples"]);
+    context.runner.run(clients, limit)?;
     python::prepare(CONFORMANCE, &context.root, &context.target, &context.runner)?;
-    let suite = CONFORMANCE.interpreter(&context.root, &context.target).args([PROGRAM]);
-    context.runner.run(suite.args([context.target.join("debug/examples/echo")]), limit)
+    for (client, expected) in PLAYED {
+        let suite = CONFORMANCE.interpreter(&context.root, &context.target).args([PROGRAM]);
+        let client = context.target.join("debug/examples").join(client);
+        context.runner.run(suite.args([client]).args([expected]), limit)?;
+    }
+    Ok(())
 }

@@ -56,7 +56,7 @@ pub(crate) const STEPS: &[Step<Context>] = &[
     step("unit", "unit, property, conformance and documentation tests of every crate", |context| {
         context.cargo(["test", "--workspace"])
     }),
-    play("conformance", "the Autobahn cases 1 to 10 against the codec's echo client", &[], |context| {
+    play("conformance", "the Autobahn cases 1 to 10 against the codec and the agent", &[], |context| {
         conformance::step(context, BUILD_LIMIT)
     }),
     step("simulation", "200,000 schedules of the whole protocol in virtual time", |context| {

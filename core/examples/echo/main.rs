@@ -8,7 +8,7 @@
 //! ```
 //!
 //! `cargo xtask test --only conformance` does that with a server of its own and compares the verdicts with
-//! `core/tests/autobahn/expected.txt`. This program judges nothing: it echoes, and says how far it is.
+//! `core/tests/autobahn/codec.txt`. This program judges nothing: it echoes, and says how far it is.
 
 #![allow(missing_docs, reason = "a program has no readers of documentation")]
 

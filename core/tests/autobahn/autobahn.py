@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The Autobahn test suite against the codec, by its echo client.
+"""The Autobahn test suite against a client.
 
-    autobahn.py ECHO_CLIENT [CASE]...
+    autobahn.py CLIENT EXPECTED [CASE]...
 
-Serves the suite's cases on a port of its own, lets the client play them, and compares every verdict with
-expected.txt beside this file; with CASE (an id or a glob such as `6.4.*`) only those. Exit code 0: each verdict is
-the expected one. Everything else is printed as the line that expected.txt would need, and fails.
+Serves the suite's cases on a port of its own, lets CLIENT (called with host and port) play them, and compares every
+verdict with the file EXPECTED; with CASE (an id or a glob such as `6.4.*`) only those. Exit code 0: each verdict is
+the expected one. Everything else is printed as the line that the file would need, and fails.
 """
 
 import asyncio
@@ -17,7 +17,6 @@ from typing import Any
 
 import kosoku
 
-EXPECTED = Path(__file__).with_name("expected.txt")
 SKIP = "SKIP"
 # The suite takes a quarter of a minute; this only keeps a broken run from waiting for ever.
 WHOLE_RUN = 240.0
@@ -28,16 +27,16 @@ LAST_WORD = 30.0
 Verdict = tuple[str, str, str]
 
 
-def expectations() -> tuple[dict[str, Verdict], list[str]]:
+def expectations(path: Path) -> tuple[dict[str, Verdict], list[str]]:
     """What each case is expected to come to, and what is skipped. Whatever is not simply OK carries its reason."""
     cases: dict[str, Verdict] = {}
     skipped: list[str] = []
-    for number, line in enumerate(EXPECTED.read_text().splitlines(), 1):
+    for number, line in enumerate(path.read_text().splitlines(), 1):
         text, _, reason = line.partition("#")
         words = text.split()
         if not words:
             continue
-        where = f"{EXPECTED.name}:{number}"
+        where = f"{path.name}:{number}"
         if words[1:3] != ["OK", "OK"] and not reason.strip():
             sys.exit(f"{where}: {line!r} gives no reason")
         if words[1:] == [SKIP]:
@@ -76,10 +75,10 @@ async def play(client: str, chosen: list[str], skipped: list[str]) -> dict[str, 
 
 def main() -> None:
     """Plays and compares."""
-    if len(sys.argv) < 2:
-        sys.exit("usage: autobahn.py ECHO_CLIENT [CASE]...")
-    client, *chosen = sys.argv[1:]
-    expected, skipped = expectations()
+    if len(sys.argv) < 3:
+        sys.exit("usage: autobahn.py CLIENT EXPECTED [CASE]...")
+    client, path, *chosen = sys.argv[1:]
+    expected, skipped = expectations(Path(path))
     if chosen:
         expected = {case: expected[case] for case in expected if any(fnmatch.fnmatch(case, one) for one in chosen)}
     played = asyncio.run(play(client, chosen, skipped))
