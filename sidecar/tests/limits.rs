@@ -5,10 +5,11 @@
 
 mod support;
 
+use core::net::SocketAddr;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::sync::{Arc, Mutex};

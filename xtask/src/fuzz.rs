@@ -80,8 +80,16 @@ impl Fuzz {
 /// # Errors
 /// A target that found something; the tools are not there.
 pub(crate) fn step(context: &Context) -> Result<(), Stop> {
+    for_seconds(context, SECONDS_IN_TEST)
+}
+
+/// Every target for so many seconds.
+///
+/// # Errors
+/// As [`step`].
+pub(crate) fn for_seconds(context: &Context, seconds: u32) -> Result<(), Stop> {
     let targets = targets(&context.root).map_err(Stop::failed)?;
-    Fuzzer::find(context)?.run(&targets, SECONDS_IN_TEST)
+    Fuzzer::find(context)?.run(&targets, seconds)
 }
 
 /// The tools that fuzzing takes.

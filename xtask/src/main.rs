@@ -19,6 +19,7 @@ mod runner;
 mod simulate;
 mod soak;
 mod steps;
+mod tally;
 mod tool;
 
 use core::time::Duration;
@@ -181,7 +182,7 @@ fn soaked(only: &[String], minutes: u32) -> Result<ExitCode, String> {
     let chosen = plan::choose(soak::STEPS, only)?;
     let context = Context::new()?;
     let (report, times) = soak::run(&context, &chosen, Duration::from_secs(u64::from(minutes) * 60));
-    println!("\n== result of time {times}\n{report}");
+    println!("\n== result of time {times}\n{report}\n\n{}", context.tally.borrow());
     Ok(verdict(&report))
 }
 

@@ -1,14 +1,15 @@
 //! `cargo xtask soak`: what takes too long for every change, over and over until the time is up.
 //!
-//! Each step runs at least once; the first failure ends the run. Seeds are fresh each time, and printed by the tests.
+//! Each step runs at least once, which takes about half an hour; the first failure ends the run. Seeds are fresh each
+//! time, and printed by the tests. What the tests count (`tally`) is summed up at the end.
 
 use core::time::Duration;
 
 use crate::clock::Stopwatch;
-use crate::loom;
 use crate::plan::{self, Leftovers, Report, Step};
 use crate::runner::Stop;
 use crate::steps::Context;
+use crate::{fuzz, loom, simulate};
 
 /// A step's own limit: 50 rounds of everything, on a slow machine.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
@@ -35,6 +36,15 @@ pub(crate) const STEPS: &[Step<Context>] = &[
     }),
     step("real-time", "the same with the timers of life", |context| {
         context.run_test(&["sidecar", "--test", "network"], "SIDECAR_REAL_TIME", LIMIT)
+    }),
+    step("limits", "memory and descriptors over 1,000,000 frames and 1,000 reconnects", |context| {
+        context.run_test(&["sidecar", "--test", "limits"], "SIDECAR_SOAK", LIMIT)
+    }),
+    step("simulation", "the whole protocol in virtual time, from fresh seeds", |context| {
+        simulate::run(context, &["--seconds", "180"], LIMIT)
+    }),
+    step("fuzz", "every fuzz target for 20 seconds, from what the last runs learned", |context| {
+        fuzz::for_seconds(context, 20)
     }),
     step("loom", "models of the concurrent code, a forced switch deeper", |context| {
         loom::run(context, loom::Depth::Switches(2), LIMIT)

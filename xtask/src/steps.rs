@@ -2,6 +2,7 @@
 //!
 //! Every command here can be typed by hand; the step prints it before it runs.
 
+use core::cell::RefCell;
 use core::time::Duration;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,7 @@ use crate::plan::{Leftovers, Step};
 use crate::python;
 use crate::runner::{Runner, Stop};
 use crate::simulate;
+use crate::tally::Tally;
 use crate::tool::Tool;
 
 /// A whole build on a slow machine with two cores, with the tests behind it.
@@ -177,6 +179,8 @@ pub(crate) struct Context {
     /// Cargo's target directory, absolute.
     pub(crate) target: PathBuf,
     pub(crate) runner: Runner,
+    /// What the tests counted that [`Context::run_test`] ran.
+    pub(crate) tally: RefCell<Tally>,
     cargo: PathBuf,
 }
 
@@ -196,7 +200,7 @@ impl Context {
         let target = std::path::absolute(target).map_err(|error| format!("no target directory: {error}"))?;
         let cargo = std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from);
         let runner = Runner::new().map_err(|error| format!("cannot watch over child processes: {error}"))?;
-        Ok(Self { root, target, runner, cargo })
+        Ok(Self { root, target, runner, tally: RefCell::default(), cargo })
     }
 
     /// Builds the Python wheel.
@@ -251,7 +255,8 @@ impl Context {
     /// `cargo test --package ...`, showing what the tests say, with a variable set.
     pub(crate) fn run_test(&self, arguments: &[&str], variable: &str, limit: Duration) -> Result<(), Stop> {
         let tool = self.cargo_tool(["test", "--package"]).args(arguments).args(["--", "--nocapture"]);
-        self.runner.run(tool.env(variable, "1"), limit)
+        let running = self.runner.start_listening(tool.env(variable, "1"))?;
+        running.finish_reading(limit, |line| self.tally.borrow_mut().read(line))
     }
 
     /// The crash tests with another worker than the built-in one (sidecar/tests/crash).

@@ -12,7 +12,7 @@ use sidecar_shm::attach::{Connection, Listener};
 use sidecar_shm::clock;
 use sidecar_shm::layout::Geometry;
 use sidecar_shm::owner::{FromWorker, Owner, Whereabouts};
-use sidecar_shm::region::{Found, Identity, Opened, create};
+use sidecar_shm::region::{CreateError, Found, Identity, Opened, create};
 use sidecar_shm::slots::Observed;
 use sidecar_shm::stats::Stage;
 
@@ -42,6 +42,26 @@ pub(crate) struct Sidecar {
     told: bool,
 }
 
+/// Opens the region. One of before may have been dropped by the test's own process, and a process that another thread of
+/// it forks at that moment holds the lock until it is another program.
+fn open(path: &Path, geometry: &Geometry, identity: &Identity) -> Opened {
+    for _ in 0..400 {
+        match create(path, geometry, identity, clock::now()) {
+            Err(CreateError::InUse { pid, .. })
+                if Some(pid) == rustix::process::getppid().map(pid_number) =>
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            opened => return opened.unwrap(),
+        }
+    }
+    panic!("the region of before is still in use after 2 s");
+}
+
+fn pid_number(pid: rustix::process::Pid) -> u32 {
+    pid.as_raw_nonzero().get().cast_unsigned()
+}
+
 macro_rules! tell {
     ($this:expr, $($text:tt)*) => { if $this.told { say(format_args!($($text)*)); } };
 }
@@ -50,8 +70,7 @@ impl Sidecar {
     pub(crate) fn start(path: &Path, geometry: &Geometry, job: u8, told: bool) -> Self {
         let identity =
             Identity { job_endpoint_hash: [job; 32], agent: AgentId::new(&format!("agent-{job}")).unwrap() };
-        let Opened { mut owner, found, resume, .. } =
-            create(path, geometry, &identity, clock::now()).unwrap();
+        let Opened { mut owner, found, resume, .. } = open(path, geometry, &identity);
         let listener = Listener::bind(path).unwrap();
         let next = resume.next_sequence.max(1);
         let mut due = BTreeMap::new();

@@ -1,5 +1,6 @@
 //! One job: gateway, sidecar and worker as processes, and what is done to them.
 
+use core::cell::Cell;
 use core::time::Duration;
 use std::panic::{catch_unwind, resume_unwind};
 use std::process::Command;
@@ -11,7 +12,18 @@ use serde_json::Value;
 use sidecar_shm::stats::{Counter, Gauge, Snapshot, Stats};
 
 use crate::support::random::Random;
-use crate::support::{FAST, FAST_GATEWAY, Gateway, Region, Running, clean, gateway, main_job, wait_for};
+use crate::support::{FAST, Gateway, Region, Running, clean, gateway, main_job, wait_for};
+
+thread_local! {
+    /// Processes that this thread's round has killed so far.
+    static KILLED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// SIGKILL, counted.
+fn end_at_once(process: &Running) {
+    KILLED.set(KILLED.get() + 1);
+    process.signal(Signal::KILL);
+}
 
 /// What a round came to.
 #[derive(Debug, Default)]
@@ -25,26 +37,51 @@ pub(crate) struct Tally {
     resent: u64,
 }
 
+/// The gateway's, at a twentieth of life but for its window, which is no matter here: on a busy machine the start of a
+/// process takes longer.
+const TIMERS: [&str; 6] = ["--ping-interval", "1s", "--read-deadline", "2250ms", "--window", "6s"];
+
 /// Plays the rounds, five at a time, and prints the sum.
 pub(crate) fn rounds(test: &str, round: impl Fn(&mut Random) -> Tally + Sync) {
     let count = if std::env::var_os("SIDECAR_SOAK").is_some() { 50 } else { 5 };
     let numbers = Mutex::new(0..count);
     let sum = Mutex::new(Tally::default());
     let failure = Mutex::new(None);
+    let crashes = Mutex::new((0, 0));
     thread::scope(|scope| {
         for _ in 0..5 {
             scope.spawn(|| {
                 while let Some(number) = { numbers.lock().unwrap().next() } {
                     let mut random = Random::new(test, number);
-                    match catch_unwind(core::panic::AssertUnwindSafe(|| round(&mut random))) {
-                        Ok(tally) => sum.lock().unwrap().add(&tally),
+                    KILLED.set(0);
+                    let played = catch_unwind(core::panic::AssertUnwindSafe(|| round(&mut random)));
+                    let killed = KILLED.get();
+                    let mut crashes = crashes.lock().unwrap();
+                    crashes.0 += killed;
+                    match played {
+                        Ok(tally) => {
+                            crashes.1 += killed;
+                            sum.lock().unwrap().add(&tally);
+                        }
                         Err(why) => *failure.lock().unwrap() = Some(why),
                     }
                 }
             });
         }
     });
-    println!("{test}, {count} rounds: {:?}", sum.into_inner().unwrap());
+    let (sum, (tried, survived)) = (sum.into_inner().unwrap(), crashes.into_inner().unwrap());
+    println!("{test}, {count} rounds: {sum:?}");
+    // Read by `cargo xtask soak`, which adds them up.
+    println!(
+        "tally crashes={tried} survived={survived} cases={} solved={} explained={} redelivered={} unfrozen={} twice={}",
+        sum.cases,
+        sum.solved,
+        sum.cases - sum.solved,
+        sum.redelivered,
+        sum.resent,
+        // A step that was asked twice is answered twice.
+        sum.duplicates.saturating_sub(sum.reasked + sum.resent)
+    );
     if let Some(why) = failure.into_inner().unwrap() {
         resume_unwind(why);
     }
@@ -108,7 +145,7 @@ impl Game {
         worker: Running,
     ) -> Self {
         let common = ["--cases", "1", "--step-delay", "3ms"];
-        let gateway_arguments = owned(&[&FAST_GATEWAY[..], &common, gateway_arguments].concat());
+        let gateway_arguments = owned(&[&TIMERS[..], &common, gateway_arguments].concat());
         let gateway = Gateway::run(&mut gateway_command("127.0.0.1:0", &gateway_arguments));
         let sidecar_arguments = owned(sidecar_arguments);
         let child = child.to_vec();
@@ -184,7 +221,7 @@ impl Game {
 
     /// Kills the worker; another one follows once it is gone: before that, it would be one too many.
     fn follow_worker(&mut self, think: &str) {
-        self.worker.signal(Signal::KILL);
+        end_at_once(&self.worker);
         let pid = self.worker.pid();
         wait_for("the worker's end", || !is_running(pid));
         wait_for("the sidecar's notice of it", || {
@@ -227,7 +264,7 @@ impl Game {
             return;
         }
         self.expect_early_redial();
-        self.sidecar.signal(Signal::KILL);
+        end_at_once(&self.sidecar);
         // Each of its threads: one of them is the worker's parent.
         self.sidecar.wait();
         then();
@@ -248,8 +285,8 @@ impl Game {
         self.expect_early_redial();
         let first = if worker_first { &self.worker } else { &self.sidecar };
         let second = if worker_first { &self.sidecar } else { &self.worker };
-        first.signal(Signal::KILL);
-        second.signal(Signal::KILL);
+        end_at_once(first);
+        end_at_once(second);
         let pids = [self.sidecar.pid(), self.worker.pid()];
         wait_for("the end of both", || !pids.into_iter().any(is_running));
         let (sidecar, worker) = (self.next_sidecar(), Running::start(&mut worker(&self.region, THINK)));
@@ -284,7 +321,7 @@ impl Game {
 
     pub(crate) fn restart_gateway(&mut self) {
         let address = self.gateway.address();
-        self.gateway.process.signal(Signal::KILL);
+        end_at_once(&self.gateway.process);
         wait_for("the port", || std::net::TcpStream::connect(&address).is_err());
         let next = Gateway::run(&mut gateway_command(&address, &self.gateway_arguments));
         self.gateway = next;
@@ -328,6 +365,7 @@ impl Game {
 
 /// SIGKILL.
 pub(crate) fn kill(pid: u32) {
+    KILLED.set(KILLED.get() + 1);
     signal(pid, Signal::KILL);
 }
 
