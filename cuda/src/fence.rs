@@ -20,6 +20,9 @@ const FLAGS: u32 = 1 | 2;
 pub struct Stream(usize);
 
 impl Stream {
+    /// The stream that every context has.
+    pub const DEFAULT: Self = Self(0);
+
     /// A stream by its handle.
     ///
     /// # Safety
@@ -61,7 +64,7 @@ pub struct Fence {
     /// One behind the last use on each stream.
     events: Vec<(Stream, Event)>,
     /// What the device reads stays locked until it is done: fields are dropped after the wait.
-    _lock: Option<Arc<PageLock>>,
+    lock: Option<Arc<PageLock>>,
 }
 
 // SAFETY: events are handles that any thread may use at the same time as others.
@@ -78,11 +81,42 @@ impl fmt::Debug for Fence {
 impl Fence {
     /// One that nothing is behind yet; it keeps the lock of the memory that will be read.
     pub(crate) const fn new(context: Arc<Context>, lock: Option<Arc<PageLock>>) -> Self {
-        Self { context, events: Vec::new(), _lock: lock }
+        Self { context, events: Vec::new(), lock }
     }
 
-    pub(crate) const fn context(&self) -> &Arc<Context> {
-        &self.context
+    /// Nothing was recorded since the last wait: there is nothing to wait for.
+    pub const fn is_idle(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// Where the device sees a host address of the page-locked slots; `None` if it does not.
+    pub fn device_address(&self, host: *const u8) -> Option<u64> {
+        self.lock.as_ref()?.device_address(host)
+    }
+
+    /// Starts the copy of `from` to device memory, and is done after it. No bytes are copied without asking anybody.
+    ///
+    /// # Errors
+    /// The driver refuses; then nothing is on its way.
+    ///
+    /// # Safety
+    /// The bytes stay as they are until this fence is done. The device memory from `to` on has room for them, belongs
+    /// to the caller, and is not freed before the stream is done with it.
+    pub unsafe fn copy(&mut self, from: &[u8], to: u64, stream: Stream) -> Result<(), CallError> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        let entered = self.context.enter()?;
+        let start = from.as_ptr().cast();
+        // SAFETY: source, target and their lives are the caller's promise.
+        unsafe { call!(entered.driver(), cuMemcpyHtoDAsync_v2(to, start, from.len(), stream.raw())) }?;
+        drop(entered);
+        let recorded = self.record(stream);
+        if recorded.is_err() {
+            // Nothing says when that copy is over: it is waited for now.
+            self.wait_for_stream(stream);
+        }
+        recorded
     }
 
     /// The device is done only after everything that was put on `stream` so far, and on those named before.
@@ -105,7 +139,7 @@ impl Fence {
     }
 
     /// Waits for a stream as a whole, where no event could be put on it.
-    pub(crate) fn wait_for_stream(&self, stream: Stream) {
+    fn wait_for_stream(&self, stream: Stream) {
         if let Ok(entered) = self.context.enter() {
             // SAFETY: the stream is of this context, by the promise of `Stream::from_raw`. If even that fails the
             // context is broken, and with it every copy.

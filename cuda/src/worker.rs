@@ -34,7 +34,6 @@ use std::path::Path;
 use sidecar_shm::worker::{AttachError, AttachOptions, Event, Observation, Worker, WorkerError};
 
 use crate::code::CallError;
-use crate::driver::call;
 use crate::fence::{Fence, Stream};
 use crate::pin::{Pin, PinError};
 
@@ -141,21 +140,9 @@ impl Lent {
     /// stream is done with it.
     pub unsafe fn copy_to(&mut self, to: u64, stream: Stream) -> Result<(), CopyError> {
         let fence = self.fence.as_mut().ok_or(CopyError::NoDevice)?;
-        let payload = self.observation.payload();
-        if payload.is_empty() {
-            return Ok(());
-        }
-        let entered = fence.context().enter()?;
-        let from = payload.as_ptr().cast();
-        // SAFETY: the payload stays where it is until the fence, which is dropped before the observation, has seen the
-        // copy done; the target is the caller's promise.
-        unsafe { call!(entered.driver(), cuMemcpyHtoDAsync_v2(to, from, payload.len(), stream.raw())) }?;
-        drop(entered);
-        if let Err(error) = fence.record(stream) {
-            // Nothing says when that copy is over: it is waited for now.
-            fence.wait_for_stream(stream);
-            return Err(error.into());
-        }
+        // SAFETY: the payload stays where it is until the fence, which is dropped before the observation, is done; the
+        // target is the caller's promise.
+        unsafe { fence.copy(self.observation.payload(), to, stream)? };
         Ok(())
     }
 

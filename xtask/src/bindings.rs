@@ -118,9 +118,11 @@ pub(crate) fn test(context: &Context, limit: Duration) -> Result<(), Stop> {
             .args(["-m", module])
             .args(arguments.iter().copied())
             .env("MYPY_CACHE_DIR", context.target.join("mypy"))
-            .env("SIDECAR_BIN", context.sidecar_path());
+            .env("SIDECAR_BIN", context.sidecar_path())
+            .env("SIMULATED_CUDA_DRIVER", context.target.join("debug/libsimulated_cuda_driver.so"));
         context.runner.run(tool, limit)
     };
+    context.runner.run(context.cargo_tool(["build", "--package", "simulated-cuda-driver"]), limit)?;
     let settings = format!("{PACKAGE}/pyproject.toml");
     let tests = format!("{PACKAGE}/tests");
     let sources = format!("{PACKAGE}/py_src/sidecar");

@@ -6,6 +6,7 @@
 //!  observation   one slot as a Python object: counts its views, answers, gives itself back
 //!  reservation   an action slot that Python writes in place
 //!  payload       bytes out of whatever Python calls bytes, into an action slot, once
+//!  device        slots page-locked for a GPU, and copied to it
 //!  dlpack        the tensor exchange structs, both ways
 //!  errors        ours to Python's
 //! ```
@@ -19,6 +20,7 @@
 //! **Fork.** A forked child has the parent's rings mapped for writing. Every operation there is refused, and what the
 //! child drops is forgotten instead of said to the sidecar in the parent's name.
 
+mod device;
 mod dlpack;
 mod errors;
 mod observation;

@@ -9,13 +9,16 @@
 use core::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyMemoryView};
+use sidecar_cuda::code::CallError;
+use sidecar_cuda::fence::{Fence, Stream};
 use sidecar_shm::worker::{self, Answered};
 
+use crate::device::{self, Parting};
 use crate::dlpack::{self, Export, Hold};
 use crate::errors::{self, Home, no_pickle};
 use crate::payload::{Access, Payload, fill_view};
@@ -50,6 +53,8 @@ struct About {
 struct State {
     /// `None`: given back.
     lent: Option<worker::Observation>,
+    /// What a GPU does with it; `None`: there is none, or nobody asked for one.
+    fence: Option<Fence>,
     /// Buffers and DLPack tensors, together.
     views: usize,
     answer: Answer,
@@ -67,6 +72,7 @@ enum Answer {
 impl Observation {
     pub(crate) fn new(
         lent: worker::Observation,
+        fence: Option<Fence>,
         shared: Arc<Shared>,
         member: usize,
         session: Py<PyAny>,
@@ -80,7 +86,7 @@ impl Observation {
             stamps: [lent.first_byte(), lent.last_byte(), lent.published(), lent.taken()]
                 .map(|at| at.as_nanos()),
         };
-        let state = State { lent: Some(lent), views: 0, answer: Answer::Due, cancelled: false };
+        let state = State { lent: Some(lent), fence, views: 0, answer: Answer::Due, cancelled: false };
         Self { state: Mutex::new(state), shared, member, session, home, about }
     }
 
@@ -150,12 +156,18 @@ impl Observation {
             };
             // `due` says that it is lent.
             let Some(lent) = state.lent.take() else { return Err((errors::closed(), slot)) };
-            if state.views > 0 {
+            if state.views > 0 || state.fence.as_ref().is_some_and(|fence| !fence.is_idle()) {
                 let answered = lent.try_answer_and_keep(slot, length);
                 state.lent = Some(lent);
                 match answered {
                     Answered::Done => {
                         state.answer = Answer::Given;
+                        let parting = if state.views == 0 { state.part(self.home) } else { None };
+                        drop(state);
+                        // The action is on its way while the device finishes.
+                        if let Some(parting) = parting {
+                            parting.end();
+                        }
                         return Ok(());
                     }
                     Answered::NoRoom(unsent) => slot = unsent,
@@ -181,6 +193,24 @@ impl Observation {
         }
     }
 
+    fn with_device(
+        &self,
+        stream: Option<&Bound<'_, PyAny>>,
+        act: impl FnOnce(&worker::Observation, &mut Fence, Stream) -> Result<(), CallError>,
+    ) -> PyResult<()> {
+        self.home.check("Observation")?;
+        let stream = stream.map_or(Ok(Stream::DEFAULT), device::stream)?;
+        let mut state = self.lock();
+        let State { lent, fence, .. } = &mut *state;
+        let lent = lent.as_ref().ok_or_else(|| errors::state("the observation's slot was given back"))?;
+        let fence = fence.as_mut().ok_or_else(|| {
+            errors::state(
+                "the worker has no GPU: Worker(pin=True) asks for one, worker.pin_errors says why not",
+            )
+        })?;
+        act(lent, fence, stream).map_err(|error| errors::state(&error.to_string()))
+    }
+
     /// One view more; where the bytes are.
     fn begin_view(&self, state: &mut State) -> PyResult<*mut u8> {
         let lent = match &state.lent {
@@ -198,20 +228,26 @@ impl Observation {
     fn end_view(&self) {
         let mut state = self.lock();
         state.views -= 1;
-        if state.views == 0 && state.answer != Answer::Due {
-            state.give_back(self.home);
+        let over = state.views == 0 && state.answer != Answer::Due;
+        let parting = if over { state.part(self.home) } else { None };
+        drop(state);
+        if let Some(parting) = parting {
+            parting.end();
         }
     }
 }
 
 impl State {
-    fn give_back(&mut self, home: Home) {
-        let Some(lent) = self.lent.take() else { return };
+    /// Takes the slot out, to be given back once no lock is held.
+    fn part(&mut self, home: Home) -> Option<Parting> {
+        let lent = self.lent.take()?;
+        let parting = Parting::new(lent, self.fence.take());
         if home.is_here() {
-            self.cancelled = lent.cancelled();
-        } else {
-            core::mem::forget(lent);
+            self.cancelled = parting.cancelled();
+            return Some(parting);
         }
+        parting.forget();
+        None
     }
 }
 
@@ -248,8 +284,10 @@ impl Observation {
             let mut state = self.due()?;
             if state.lent.as_ref().is_none_or(|lent| lent.try_failed(message)) {
                 state.answer = Answer::Failed;
-                if state.views == 0 {
-                    state.give_back(self.home);
+                let parting = if state.views == 0 { state.part(self.home) } else { None };
+                drop(state);
+                if let Some(parting) = parting {
+                    parting.end();
                 }
                 return Ok(());
             }
@@ -268,8 +306,42 @@ impl Observation {
                 "{views} views of the observation are alive; delete them"
             )));
         }
-        state.give_back(self.home);
+        let parting = state.part(self.home);
+        drop(state);
+        if let Some(parting) = parting {
+            parting.end();
+        }
         Ok(())
+    }
+
+    /// Copies the payload to an array on the GPU, on a stream; the slot is given back only when that is over.
+    #[pyo3(signature = (target, stream=None))]
+    fn copy_to(&self, target: &Bound<'_, PyAny>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let (start, bytes) = device::target(target)?;
+        if bytes < self.about.nbytes {
+            return Err(PyValueError::new_err(format!(
+                "the target has {bytes} bytes, the observation {}",
+                self.about.nbytes
+            )));
+        }
+        self.with_device(stream, |lent, fence, stream| {
+            // SAFETY: the slot is lent until `part`, whose fence is waited for; the array is as large as it says, and
+            // lives as long as the user's stream needs it, as everywhere in Python where streams are passed.
+            unsafe { fence.copy(lent.payload(), start, stream) }
+        })
+    }
+
+    /// The GPU uses the slot in what was put on this stream so far; it is given back only when that is over.
+    #[pyo3(signature = (stream=None))]
+    fn used_by(&self, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        self.with_device(stream, |_, fence, stream| fence.record(stream))
+    }
+
+    /// Where a kernel on the GPU sees the payload, if the slots are page-locked.
+    #[getter]
+    fn device_pointer(&self) -> Option<u64> {
+        let state = self.lock();
+        state.fence.as_ref()?.device_address(state.lent.as_ref()?.payload().as_ptr())
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -472,7 +544,10 @@ impl Observation {
 
 impl Drop for Observation {
     fn drop(&mut self) {
-        self.state.get_mut().unwrap_or_else(PoisonError::into_inner).give_back(self.home);
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(parting) = state.part(self.home) {
+            parting.end();
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -13,6 +13,7 @@ use sidecar_shm::clock;
 use sidecar_shm::sync::{AtomicBool, Ordering};
 use sidecar_shm::worker::{AfterEnd, AttachError, AttachOptions, Event, MemberError, Worker};
 
+use crate::device::Pinned;
 use crate::errors::{self, Home, no_pickle};
 use crate::observation::Observation;
 use crate::payload::Payload;
@@ -27,6 +28,8 @@ const ROOM_LOOK: Duration = Duration::from_micros(200);
 pub(crate) struct Shared {
     /// Never waited for with the interpreter in hand. `None`: closed.
     workers: Mutex<Option<sidecar_shm::worker::Workers>>,
+    /// One for each of them; waited for only with `workers` in hand, or for a moment.
+    pinned: Mutex<Vec<Pinned>>,
     closed: AtomicBool,
     /// A thread is in `next`.
     waiting: AtomicBool,
@@ -75,6 +78,23 @@ impl Shared {
         waited.ok_or_else(errors::closed)?.map_err(|error| errors::worker(py, &error))
     }
 
+    fn pinned(&self) -> MutexGuard<'_, Vec<Pinned>> {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for what comes next; slots of a new region are page-locked before anything of it is given out.
+    fn next(
+        &self,
+        workers: &mut sidecar_shm::worker::Workers,
+        timeout: Duration,
+    ) -> Result<Option<(usize, Event)>, MemberError> {
+        let came = workers.next(Some(timeout));
+        for (member, pinned) in self.pinned().iter_mut().enumerate() {
+            pinned.follow(workers.member(member));
+        }
+        came
+    }
+
     fn with<T: Send>(
         &self,
         py: Python<'_>,
@@ -97,7 +117,7 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    fn sessions(&self) -> std::sync::MutexGuard<'_, Vec<Py<PyAny>>> {
+    fn sessions(&self) -> MutexGuard<'_, Vec<Py<PyAny>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -161,6 +181,7 @@ impl Workers {
         timeout: f64,
         orphan_grace: f64,
         stay: bool,
+        pin: Option<u32>,
     ) -> PyResult<Self> {
         if paths.is_empty() || paths.len() != sessions.len() {
             return Err(PyValueError::new_err("at least one path is needed"));
@@ -171,10 +192,14 @@ impl Workers {
             after_end: if stay { AfterEnd::Stay } else { AfterEnd::Leave },
         };
         let workers = paths.iter().map(|path| attach(py, path, &options)).collect::<PyResult<Vec<_>>>()?;
-        let workers = py.detach(|| sidecar_shm::worker::Workers::new(workers));
+        let (workers, pinned) = py.detach(|| {
+            let pinned = workers.iter().map(|worker| Pinned::new(worker, pin)).collect();
+            (sidecar_shm::worker::Workers::new(workers), pinned)
+        });
         let home = Home::here();
         let shared = Shared {
             workers: Mutex::new(Some(workers)),
+            pinned: Mutex::new(pinned),
             closed: AtomicBool::new(false),
             waiting: AtomicBool::new(false),
             home,
@@ -195,7 +220,7 @@ impl Workers {
         }
         let _waiting = Waiting(&self.shared.waiting);
         loop {
-            match self.shared.with(py, |workers| workers.next(Some(slice)))? {
+            match self.shared.with(py, |workers| self.shared.next(workers, slice))? {
                 Ok(Some((member, event))) => return self.event(py, member, event).map(Some),
                 Ok(None) => {}
                 Err(failed) => return Err(self.error(py, &failed)),
@@ -295,6 +320,12 @@ impl Workers {
         })
     }
 
+    /// For each sidecar whether its slots are page-locked, and why not if that was asked for.
+    fn pin_states(&self) -> PyResult<Vec<(bool, Option<String>)>> {
+        self.check()?;
+        Ok(self.shared.pinned().iter().map(Pinned::state).collect())
+    }
+
     /// Whether each sidecar is there.
     fn attached(&self, py: Python<'_>) -> PyResult<Vec<bool>> {
         self.check()?;
@@ -307,7 +338,11 @@ impl Workers {
     fn close(&self, py: Python<'_>) {
         if self.home.is_here() && !self.shared.closed.swap(true, Ordering::AcqRel) {
             // A thread that waits sees the flag within a slice.
-            py.detach(|| drop(self.shared.workers.lock().unwrap_or_else(PoisonError::into_inner).take()));
+            py.detach(|| {
+                drop(self.shared.workers.lock().unwrap_or_else(PoisonError::into_inner).take());
+                // Observations that are still held keep what they need of it.
+                self.shared.pinned().clear();
+            });
         }
     }
 
@@ -333,8 +368,9 @@ impl Workers {
         let tuple: Bound<'py, PyTuple> = match event {
             Event::Observation(lent) => {
                 let session = self.sessions()[member].clone_ref(py);
+                let fence = self.shared.pinned().get(member).and_then(Pinned::fence);
                 let observation =
-                    Observation::new(lent, Arc::clone(&self.shared), member, session, self.home);
+                    Observation::new(lent, fence, Arc::clone(&self.shared), member, session, self.home);
                 return Ok(Bound::new(py, observation)?.into_any());
             }
             Event::SessionOpened { session, epoch, resumed } => {

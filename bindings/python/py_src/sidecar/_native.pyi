@@ -34,6 +34,25 @@ class Observation:
 
         :raises BufferError: views of it are alive.
         """
+    def copy_to(self, target: Any, stream: Any = None) -> None:
+        """Copies the payload to an array on the GPU (`__cuda_array_interface__`: torch, CuPy), and does not wait.
+
+        The slot goes back to the sidecar only when the copy is over. `stream` is a number, a stream of torch or CuPy, or
+        the default stream.
+
+        :raises StateError: the worker has no GPU, or the driver refused.
+        :raises ValueError: the target is smaller than the payload, read-only, or has gaps.
+        """
+    def used_by(self, stream: Any = None) -> None:
+        """The GPU reads the slot in what was put on this stream so far; it goes back only when that is over.
+
+        For `tensor.copy_(torch.from_dlpack(obs), non_blocking=True)` and kernels of your own.
+
+        :raises StateError: the worker has no GPU, or the driver refused.
+        """
+    @property
+    def device_pointer(self) -> int | None:
+        """Where a kernel on the GPU sees the payload; `None` if the slots are not page-locked."""
     @property
     def payload(self) -> memoryview:
         """The payload, where it was received. Read-only."""
@@ -136,6 +155,7 @@ class Workers:
         timeout: float,
         orphan_grace: float,
         stay: bool,
+        pin: int | None,
     ) -> Workers: ...
     def next(self, timeout: float | None) -> Observation | tuple[Any, ...] | None: ...
     def serve(
@@ -147,6 +167,7 @@ class Workers:
     def fileno(self) -> int: ...
     def action_bytes(self) -> list[int]: ...
     def observation_memory(self) -> list[tuple[int, int, int]]: ...
+    def pin_states(self) -> list[tuple[bool, str | None]]: ...
     def attached(self) -> list[bool]: ...
     def close(self) -> None: ...
     @property

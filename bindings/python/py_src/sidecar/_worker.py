@@ -38,6 +38,8 @@ class Worker:
     :param timeout: seconds to wait for a sidecar that is not there yet.
     :param orphan_grace: seconds to look for a new sidecar when the last one died.
     :param stay: wait for the next sidecar also when one has ended in order.
+    :param pin: page-lock the slots for the GPU: `True`, or the number that CUDA gives the device in this process. What
+        keeps them from it is logged and stands in `pin_errors`; the worker goes on, its copies are slower.
     :param on_warmup: called once, before the first session: load the model, run it once.
     :param on_open: called with the `Session` that opened, before its first observation.
     :param on_close: called with the `Session` that is over.
@@ -57,6 +59,7 @@ class Worker:
         timeout: float = 30.0,
         orphan_grace: float = 90.0,
         stay: bool = False,
+        pin: bool | int = False,
         on_warmup: Callable[[], Any] | None = None,
         on_open: Callable[[Session], Any] | None = None,
         on_close: Callable[[Session], Any] | None = None,
@@ -83,7 +86,12 @@ class Worker:
         self._ended: set[int] = set()
         # What ended a batch, and is due before anything else.
         self._ahead: tuple[Any, ...] | None = None
-        self._native = _native.Workers(list(self.paths), list(nobody), timeout, orphan_grace, stay)
+        self._native = _native.Workers(
+            list(self.paths), list(nobody), timeout, orphan_grace, stay, _device(pin)
+        )
+        for source, error in enumerate(self.pin_errors):
+            if error is not None:
+                log.warning("the slots of %s: %s", self.paths[source], error)
 
     # What comes
 
@@ -344,6 +352,16 @@ class Worker:
         return self._native.observation_memory()
 
     @property
+    def pinned(self) -> tuple[bool, ...]:
+        """Whether the slots of each sidecar are page-locked."""
+        return tuple(pinned for pinned, _ in self._native.pin_states())
+
+    @property
+    def pin_errors(self) -> tuple[str | None, ...]:
+        """Why they are not, where that was asked for."""
+        return tuple(error for _, error in self._native.pin_states())
+
+    @property
     def closed(self) -> bool:
         return self._native.closed
 
@@ -368,6 +386,14 @@ class Worker:
     def __repr__(self) -> str:
         closed = ", closed" if self.closed else ""
         return f"<sidecar.Worker on {', '.join(self.paths)}{closed}>"
+
+
+def _device(pin: bool | int) -> int | None:
+    if isinstance(pin, bool):
+        return 0 if pin else None
+    if pin < 0:
+        raise ValueError(f"pin is {pin}: True, False, or the number of a device")
+    return pin
 
 
 class _Remaining:

@@ -1,0 +1,163 @@
+//! What a GPU does with slots: page-locked for it, copied to it, and given back only when it is done.
+//!
+//! Nothing here needs a GPU to be there. What keeps slots from being locked is kept as words for people, and the worker
+//! goes on with slots as they are.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use sidecar_cuda::fence::{Fence, Stream};
+use sidecar_cuda::pin::Pin;
+use sidecar_shm::worker::{self, Worker};
+
+/// Whether a region's slots are to be locked, and what came of it.
+pub(crate) enum Pinned {
+    NotAsked,
+    Yes(Pin),
+    /// The device is there, but locking failed, or there is none.
+    No(Option<Pin>, String),
+}
+
+impl Pinned {
+    /// Locks the slots of a worker that has just attached.
+    pub(crate) fn new(worker: &Worker, device: Option<u32>) -> Self {
+        let Some(device) = device else { return Self::NotAsked };
+        match Pin::new(device) {
+            Err(error) => Self::No(None, error.to_string()),
+            Ok(pin) => Self::follow_with(pin, worker),
+        }
+    }
+
+    fn follow_with(mut pin: Pin, worker: &Worker) -> Self {
+        match pin.follow(worker) {
+            Ok(()) => Self::Yes(pin),
+            Err(error) => Self::No(Some(pin), error.to_string()),
+        }
+    }
+
+    /// Locks the slots that the worker has now, if they are others than before.
+    pub(crate) fn follow(&mut self, worker: &Worker) {
+        let (pin, before) = match core::mem::replace(self, Self::NotAsked) {
+            Self::NotAsked => return,
+            Self::No(None, why) => return *self = Self::No(None, why),
+            Self::No(Some(pin), why) => (pin, Some(why)),
+            Self::Yes(pin) => (pin, None),
+        };
+        *self = match (Self::follow_with(pin, worker), before) {
+            // It was tried once for this region, and is not tried again.
+            (Self::Yes(pin), Some(why)) if pin.lock().is_none() => Self::No(Some(pin), why),
+            (now, _) => now,
+        };
+    }
+
+    /// Whether the slots are locked, and why not if that was asked for.
+    pub(crate) fn state(&self) -> (bool, Option<String>) {
+        match self {
+            Self::NotAsked => (false, None),
+            Self::Yes(_) => (true, None),
+            Self::No(_, why) => (false, Some(why.clone())),
+        }
+    }
+
+    /// For an observation that comes now.
+    pub(crate) fn fence(&self) -> Option<Fence> {
+        match self {
+            Self::Yes(pin) | Self::No(Some(pin), _) => Some(pin.fence()),
+            Self::NotAsked | Self::No(None, _) => None,
+        }
+    }
+}
+
+/// A slot on its way back to the sidecar, when nothing of Python needs it any more.
+#[must_use = "`end` it once no lock is held"]
+pub(crate) struct Parting {
+    /// Dropped first: it waits for the device.
+    fence: Option<Fence>,
+    lent: worker::Observation,
+}
+
+impl Parting {
+    pub(crate) fn new(lent: worker::Observation, fence: Option<Fence>) -> Self {
+        Self { fence, lent }
+    }
+
+    /// Its session is over.
+    pub(crate) fn cancelled(&self) -> bool {
+        self.lent.cancelled()
+    }
+
+    /// Gives it back, once the device is done with it. Without the interpreter where that has to be waited for: a
+    /// callback in the stream may want it.
+    pub(crate) fn end(self) {
+        if self.fence.as_ref().is_none_or(Fence::is_idle) {
+            return drop(self);
+        }
+        let mut waits = Some(self);
+        // At the interpreter's end there is none to be let go of.
+        Python::try_attach(|py| {
+            let parting = waits.take();
+            py.detach(|| drop(parting));
+        });
+    }
+
+    /// A forked child has nothing to give back.
+    pub(crate) fn forget(self) {
+        core::mem::forget(self.fence);
+        core::mem::forget(self.lent);
+    }
+}
+
+/// A stream as Python has it: a number, or an object of PyTorch (`cuda_stream`), CuPy (`ptr`), or with NVIDIA's own
+/// protocol (`__cuda_stream__`).
+///
+/// # Errors
+/// It is none of these.
+pub(crate) fn stream(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
+    let handle = if let Ok(number) = object.extract::<usize>() {
+        number
+    } else if let Ok(of_torch) = object.getattr("cuda_stream") {
+        of_torch.extract()?
+    } else if let Ok(protocol) = object.getattr("__cuda_stream__") {
+        // A version, and the handle.
+        protocol.call0()?.extract::<(u32, usize)>()?.1
+    } else if let Ok(of_cupy) = object.getattr("ptr") {
+        of_cupy.extract()?
+    } else {
+        return Err(PyTypeError::new_err(
+            "a stream is a number, or a stream of PyTorch or CuPy: torch.cuda.current_stream()",
+        ));
+    };
+    // SAFETY: whoever passes a stream from Python says that it is one, as for every library that takes streams there.
+    Ok(unsafe { Stream::from_raw(handle) })
+}
+
+/// Where an array on the device lies, and its bytes, by `__cuda_array_interface__`.
+///
+/// # Errors
+/// It has none, is read-only, or has gaps.
+pub(crate) fn target(array: &Bound<'_, PyAny>) -> PyResult<(u64, usize)> {
+    let interface = array.getattr("__cuda_array_interface__").map_err(|_| {
+        PyTypeError::new_err("the target is no array on a GPU: it has no __cuda_array_interface__")
+    })?;
+    let interface = interface.cast_into::<PyDict>()?;
+    let field = |name: &str| {
+        interface
+            .get_item(name)?
+            .ok_or_else(|| PyValueError::new_err(format!("__cuda_array_interface__ has no {name}")))
+    };
+    let (start, read_only) = field("data")?.extract::<(u64, bool)>()?;
+    if read_only {
+        return Err(PyValueError::new_err("the target is read-only"));
+    }
+    if interface.get_item("strides")?.is_some_and(|strides| !strides.is_none()) {
+        return Err(PyValueError::new_err("the target has gaps: make it contiguous"));
+    }
+    let shape = field("shape")?.extract::<Vec<usize>>()?;
+    // "<f4": byte order, kind, bytes.
+    let kind = field("typestr")?.extract::<String>()?;
+    let size = kind.get(2..).and_then(|size| size.parse::<usize>().ok());
+    let bytes = size.and_then(|size| shape.iter().try_fold(size, |bytes, side| bytes.checked_mul(*side)));
+    let bytes =
+        bytes.ok_or_else(|| PyValueError::new_err(format!("a target of type {kind} is not known")))?;
+    Ok((start, bytes))
+}

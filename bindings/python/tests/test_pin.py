@@ -1,0 +1,148 @@
+"""Page-locked slots and copies to a GPU, in processes that find the simulated driver where the real one would be.
+
+`SIMULATED_CUDA_DRIVER` names it; `cargo build --package simulated-cuda-driver` makes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+import sidecar
+from conftest import ROOT
+from gateway import Rig
+
+WORKER = str(Path(__file__).with_name("pinned_worker.py"))
+
+
+class Machine:
+    """Where a program finds the driver's two libraries."""
+
+    def __init__(self, directory: Path) -> None:
+        name = os.environ.get("SIMULATED_CUDA_DRIVER", ROOT / "target/debug/libsimulated_cuda_driver.so")
+        driver = Path(name)
+        if not driver.is_file():
+            pytest.fail(
+                f"no simulated driver at {driver}: `cargo build --package simulated-cuda-driver`"
+            )
+        self.directory = directory
+        self.report = directory / "report"
+        for library in ("libcuda.so.1", "libnvidia-ml.so.1"):
+            (directory / library).symlink_to(driver)
+
+    def command(self, what: str, config: str = "devices=1", *arguments: str) -> list[str]:
+        return [
+            *("env", f"LD_LIBRARY_PATH={self.directory}", f"SIMULATED_CUDA={config}"),
+            *(f"SIMULATED_CUDA_REPORT={self.report}", sys.executable, WORKER, what, *arguments),
+        ]
+
+    def check(self) -> str:
+        """No process did with the driver what it must not, or left anything behind; what was called."""
+        lines = self.report.read_text().splitlines()
+        wrongs = [line for line in lines if " calls: " not in line]
+        assert not wrongs
+        return "\n".join(lines)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def ask(rig: Rig, payload: bytes) -> bytes:
+    rig.observe("one", payload)
+    session, action = rig.action()
+    assert session == "one"
+    return action
+
+
+def start(rig: Rig) -> None:
+    rig.warm_up()
+    rig.open("one")
+
+
+def test_a_payload_goes_to_the_device_byte_for_byte_and_back(
+    make_rig: Callable[..., Rig], machine: Machine
+) -> None:
+    rig = make_rig(command=machine.command("echo"))
+    start(rig)
+    for size in (1, 4096, 60_000):
+        payload = bytes((at * 7 + size) % 256 for at in range(size))
+        assert ask(rig, payload) == payload
+    assert rig.end() == 0, rig.output()
+    said = machine.check()
+    assert "cuMemHostRegister_v2 1" in said and "cuMemHostUnregister 1" in said, said
+
+
+def test_a_slot_comes_back_only_when_the_device_is_done_with_it(
+    make_rig: Callable[..., Rig], machine: Machine
+) -> None:
+    # One slot: each observation is received where the one before it was.
+    rig = make_rig("--slots", "1", command=machine.command("late"))
+    start(rig)
+    assert ask(rig, b"\0" * 50_000) == b"none"
+    for step in range(1, 20):
+        assert ask(rig, bytes([step]) * 50_000) == bytes([step - 1]) * 50_000
+    assert rig.end() == 0, rig.output()
+    machine.check()
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ("devices=0", "sees no GPU"),
+        ("devices=1;fail=cuMemHostRegister_v2:2", "ulimit -l"),
+        ("devices=1;map=off", "cannot lock memory"),
+        ("devices=1;fail=cuMemHostRegister_v2:712", "locked already"),
+    ],
+)
+def test_what_keeps_slots_from_being_locked_is_said_and_the_worker_goes_on(
+    make_rig: Callable[..., Rig], machine: Machine, config: str, says: str
+) -> None:
+    rig = make_rig(command=machine.command("state", config))
+    start(rig)
+    said = json.loads(ask(rig, b"payload"))
+    assert said["pinned"] == [False] and says in said["errors"][0], said
+    assert said["pointer"] is None
+    assert rig.end() == 0, rig.output()
+    assert says in rig.output(), "the log names it"
+
+
+def test_copies_work_from_slots_that_could_not_be_locked(
+    make_rig: Callable[..., Rig], machine: Machine
+) -> None:
+    rig = make_rig(command=machine.command("echo", "fail=cuMemHostRegister_v2:2", "--device"))
+    start(rig)
+    payload = bytes(range(256)) * 64
+    assert ask(rig, payload) == payload
+    assert rig.end() == 0, rig.output()
+    machine.check()
+
+
+def test_what_is_no_array_and_no_stream_is_refused(
+    make_rig: Callable[..., Rig], machine: Machine
+) -> None:
+    rig = make_rig(command=machine.command("state"))
+    start(rig)
+    said = json.loads(ask(rig, b"payload"))
+    assert said["pinned"] == [True] and said["errors"] == [None] and said["pointer"], said
+    assert said["problems"] == ["TypeError", "TypeError"]
+    assert rig.end() == 0, rig.output()
+
+
+def test_without_asking_there_is_no_gpu(played: tuple[Rig, sidecar.Worker]) -> None:
+    rig, worker = played
+    assert worker.pinned == (False,) and worker.pin_errors == (None,)
+    rig.observe("one", b"payload")
+    with worker.take(30) as observation:
+        assert observation.device_pointer is None
+        with pytest.raises(sidecar.StateError, match="pin=True"):
+            observation.used_by()
+        observation.answer(b"action")
+    with pytest.raises(ValueError, match="pin is -1"):
+        sidecar.Worker(rig.shm, pin=-1)
