@@ -1,6 +1,7 @@
 //! A stream and memory on a device, with owners. What copies ahead or measures uses them; a worker's own memory is its
 //! framework's.
 
+use core::ffi::c_void;
 use core::fmt;
 use std::sync::Arc;
 
@@ -49,6 +50,11 @@ impl OwnedStream {
     pub fn stream(&self) -> Stream {
         // SAFETY: it is the handle of a stream of this context.
         unsafe { Stream::from_raw(self.handle.expose_provenance()) }
+    }
+
+    /// As CUDA has it, for calls of others. Not to be used longer than this lives.
+    pub const fn raw_handle(&self) -> *mut c_void {
+        self.handle.cast()
     }
 
     /// Waits until everything on it is done.

@@ -23,6 +23,7 @@ pub mod lock;
 pub mod numa;
 pub mod nvml;
 pub mod pin;
+pub mod pinned;
 #[cfg(feature = "simulated-driver")]
 mod simulated;
 pub mod worker;

@@ -36,12 +36,12 @@ use sidecar_shm::worker::{AttachError, AttachOptions, Event, Observation, Worker
 use crate::code::CallError;
 use crate::fence::{Fence, Stream};
 use crate::pin::{Pin, PinError};
+use crate::pinned::Pinned;
 
 /// See the module's text. Without a GPU, or where locking fails, it works all the same, with slots as they are.
 #[derive(Debug)]
 pub struct PinnedWorker {
-    pin: Option<Pin>,
-    trouble: Option<PinError>,
+    pinned: Pinned,
     worker: Worker,
 }
 
@@ -67,29 +67,17 @@ impl PinnedWorker {
 
     /// Of a worker that is attached.
     pub fn of(worker: Worker, pin: Result<Pin, PinError>) -> Self {
-        let (pin, trouble) = match pin {
-            Ok(pin) => (Some(pin), None),
-            Err(trouble) => (None, Some(trouble)),
-        };
-        let mut pinned = Self { pin, trouble, worker };
-        pinned.follow();
-        pinned
+        Self { pinned: Pinned::with(&worker, pin), worker }
     }
 
-    fn follow(&mut self) {
-        if let Some(Err(trouble)) = self.pin.as_mut().map(|pin| pin.follow(&self.worker)) {
-            self.trouble = Some(trouble);
-        }
-    }
-
-    /// Why the slots are not locked; the last reason, if it was tried again with another region.
+    /// Why the slots are not locked.
     pub const fn trouble(&self) -> Option<&PinError> {
-        self.trouble.as_ref()
+        self.pinned.trouble()
     }
 
-    /// The lock, if there is one.
+    /// The device, if there is one.
     pub const fn pin(&self) -> Option<&Pin> {
-        self.pin.as_ref()
+        self.pinned.pin()
     }
 
     /// For everything that has nothing to do with a device.
@@ -103,13 +91,13 @@ impl PinnedWorker {
     /// As there.
     pub fn next(&mut self, timeout: Option<Duration>) -> Result<Event, WorkerError> {
         let event = self.worker.next(timeout)?;
-        self.follow();
+        self.pinned.follow(&self.worker);
         Ok(event)
     }
 
     /// An observation that the device may read: its slot is given back only when the device is done with it.
     pub fn lend(&self, observation: Observation) -> Lent {
-        Lent { fence: self.pin.as_ref().map(Pin::fence), observation }
+        Lent { fence: self.pinned.fence(), observation }
     }
 
     /// As [`Worker::answer`], once the device is done with the slot.

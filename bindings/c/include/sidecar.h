@@ -47,7 +47,7 @@
 #define sidecar_ABI_MAJOR 0
 
 // Version of the binary interface: changes with it only add.
-#define sidecar_ABI_MINOR 1
+#define sidecar_ABI_MINOR 2
 
 // Done.
 #define sidecar_OK 0
@@ -133,6 +133,10 @@
 // For `sidecar_worker_options.flags`: when a sidecar has ended in order, wait for the next one as after a crash.
 #define sidecar_WORKER_STAY 1
 
+// For `sidecar_worker_options.flags`: page-lock the observation slots for the GPU that is device 0 in this process, as
+// it is under a sidecar. What keeps them from it is no error: see `sidecar_worker_get_pin_failure`.
+#define sidecar_WORKER_PIN 2
+
 // Make the model ready, then say `sidecar_worker_ready` or `sidecar_worker_warmup_failed`.
 #define sidecar_WORKER_EVENT_WARMUP 1
 
@@ -156,6 +160,9 @@
 
 // For `sidecar_worker_info.flags`: a sidecar is there.
 #define sidecar_INFO_ATTACHED 1
+
+// For `sidecar_worker_info.flags`: the observation slots are page-locked.
+#define sidecar_INFO_PINNED 2
 
 // For the timeout of `sidecar_worker_next`: wait for ever.
 #define sidecar_FOREVER (-1)
@@ -446,7 +453,7 @@ struct sidecar_worker;
 struct sidecar_worker_options {
   // `sizeof(struct sidecar_worker_options)`.
   uint32_t struct_size;
-  // Sum of `sidecar_WORKER_...` flags.
+  // Sum of `sidecar_WORKER_STAY` and `sidecar_WORKER_PIN`, or 0.
   uint32_t flags;
   // How long to wait for a sidecar that is not there yet; default 30 s. 1 does not wait.
   uint64_t timeout_ns;
@@ -494,7 +501,7 @@ struct sidecar_worker_event {
 struct sidecar_worker_info {
   // `sizeof(struct sidecar_worker_info)`, to be set before the call.
   uint32_t struct_size;
-  // `sidecar_INFO_ATTACHED`, or 0.
+  // Sum of `sidecar_INFO_...`.
   uint32_t flags;
   // How many regions the worker has.
   uint32_t members;
@@ -876,6 +883,35 @@ int32_t sidecar_worker_answer_reserved(struct sidecar_worker *worker,
 
 // Gives an action slot back unused. NULL is allowed.
 int32_t sidecar_reservation_release(struct sidecar_reservation *sidecar_OWN reservation);
+
+// Why the slots of region `member` are not page-locked, though `sidecar_WORKER_PIN` asked for it; its status is
+// `sidecar_ERR_SYSTEM`. `sidecar_NOTHING`: they are, or nobody asked.
+int32_t sidecar_worker_get_pin_failure(struct sidecar_worker *worker,
+                                       uint32_t member,
+                                       struct sidecar_failure *failure);
+
+// Where a kernel on the GPU sees the payload, without any copy. `sidecar_NOTHING`: the slots are not page-locked, or
+// the GPU cannot see them. Borrowed: until the observation is answered or released.
+int32_t sidecar_observation_get_device_address(const struct sidecar_observation *observation,
+                                               uint64_t *address);
+
+// Starts the copy of the payload to `length` bytes of device memory at `device_address`, on a stream (NULL:
+// the default stream), and does not wait. The slot is given back only when the copy is over, whenever the
+// observation is answered or released; that waits for it, the action does not. The device memory has to live
+// until the stream is done with it. From slots that are not page-locked it works as well, but slower.
+//
+// Errors: `sidecar_ERR_LENGTH`, the payload is longer; `sidecar_ERR_STATE`, the worker has no GPU; `sidecar_ERR_SYSTEM`, the driver
+// refused, and nothing is on its way.
+int32_t sidecar_observation_copy_to_device(struct sidecar_observation *observation,
+                                           uint64_t device_address,
+                                           size_t length,
+                                           void *stream);
+
+// The GPU uses the slot in what was put on this stream so far (NULL: the default stream): it is given back
+// only when that is over. For copies and kernels of the caller's own.
+//
+// Errors: `sidecar_ERR_STATE`, the worker has no GPU; `sidecar_ERR_SYSTEM`, the driver refused.
+int32_t sidecar_observation_used_by_device(struct sidecar_observation *observation, void *stream);
 
 // Size in bytes and alignment of the memory that an agent lives in.
 //

@@ -236,8 +236,15 @@ impl From<WorkerError> for Unsaid {
 fn try_answer(observation: &mut Observation, action: &[u8]) -> Result<Said, Unsaid> {
     let Some(mut slot) = observation.shm()?.try_reserve(action.len())? else { return Ok(Said::NoRoom) };
     slot.as_mut_slice().copy_from_slice(action);
+    let length = action.len();
+    if observation.is_with_the_gpu() {
+        return Ok(match observation.shm()?.try_answer_and_keep(slot, length) {
+            Answered::Done => Said::Done,
+            Answered::NoRoom(_unused) => Said::NoRoom,
+        });
+    }
     let shm = observation.shm.take().ok_or(ERR_BUG)?;
-    Ok(match shm.try_answer(slot, action.len()) {
+    Ok(match shm.try_answer(slot, length) {
         Answered::Done => Said::Done,
         Answered::NoRoom((shm, _unused)) => {
             observation.shm = Some(shm);
@@ -257,8 +264,17 @@ fn try_answer_reserved(
     if reservation.shm.as_ref().is_none_or(|shm| shm.len() < length) {
         return Err(ERR_LENGTH.into());
     }
-    let shm = observation.shm.take().ok_or(ERR_BUG)?;
     let slot = reservation.shm.take().ok_or(ERR_BUG)?;
+    if observation.is_with_the_gpu() {
+        return Ok(match observation.shm()?.try_answer_and_keep(slot, length) {
+            Answered::Done => Said::Done,
+            Answered::NoRoom(slot) => {
+                reservation.shm = Some(slot);
+                Said::NoRoom
+            }
+        });
+    }
+    let shm = observation.shm.take().ok_or(ERR_BUG)?;
     Ok(match shm.try_answer(slot, length) {
         Answered::Done => Said::Done,
         Answered::NoRoom((shm, slot)) => {

@@ -9,6 +9,7 @@ use sidecar_c_agent::status::{
     ENDED, ERR_ACTION_TOO_LARGE, ERR_ALL_RESERVED, ERR_DAMAGED, ERR_DETACHED, ERR_NO_SIDECAR, ERR_ORPHANED,
     ERR_REFUSED, ERR_REGION, ERR_REPLACED, ERR_SYSTEM,
 };
+use sidecar_cuda::pin::PinError;
 use sidecar_shm::worker::{AttachError, WorkerError};
 
 /// Why something did not work.
@@ -67,6 +68,11 @@ impl Why {
             WorkerError::Io(_) => (ERR_SYSTEM, 0),
         };
         Self { status, member: number(member), pid, text: error.to_string() }
+    }
+
+    /// Why slots are not page-locked.
+    pub(crate) fn pin(member: usize, error: &PinError) -> Self {
+        Self { status: ERR_SYSTEM, member: number(member), pid: 0, text: error.to_string() }
     }
 
     pub(crate) const fn status(&self) -> i32 {

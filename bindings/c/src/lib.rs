@@ -14,6 +14,7 @@
 pub use sidecar_c_agent::{agent, config, event, status, stream};
 
 pub mod answer;
+pub mod device;
 pub mod failure;
 mod handle;
 pub mod observation;

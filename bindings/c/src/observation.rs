@@ -7,6 +7,7 @@ use std::sync::Arc;
 use sidecar_c_agent::border::{Border, Kind, Marked, Versioned};
 use sidecar_c_agent::fence::{Checked, fence};
 use sidecar_c_agent::status::{ERR_BUG, GONE, OK};
+use sidecar_cuda::fence::Fence;
 use sidecar_shm::worker::Observation as Shm;
 
 use crate::failure::number;
@@ -59,6 +60,8 @@ unsafe impl Versioned for ObservationView {
 /// An observation that has to be answered or released.
 #[derive(Debug)]
 pub struct Observation {
+    /// What a GPU does with it; `None`: there is none, or nobody asked for one. Dropped first: it waits.
+    pub(crate) fence: Option<Fence>,
     /// Absent only inside of a call that gives it away.
     pub(crate) shm: Option<Shm>,
     pub(crate) member: usize,
@@ -77,14 +80,24 @@ impl OnHeap for Observation {
 }
 
 impl Observation {
+    /// Its slot is read by a GPU: the action leaves at once, and the slot when the handle is dropped.
+    pub(crate) fn is_with_the_gpu(&self) -> bool {
+        self.fence.as_ref().is_some_and(|fence| !fence.is_idle())
+    }
+
     pub(crate) fn shm(&self) -> Checked<&Shm> {
         self.shm.as_ref().ok_or(ERR_BUG)
     }
 }
 
 /// Makes a handle of it.
-pub(crate) fn give_out(shm: Shm, member: usize, token: &Arc<()>) -> *mut Marked<Observation> {
-    give(Observation { shm: Some(shm), member, token: Arc::clone(token) })
+pub(crate) fn give_out(
+    shm: Shm,
+    fence: Option<Fence>,
+    member: usize,
+    token: &Arc<()>,
+) -> *mut Marked<Observation> {
+    give(Observation { fence, shm: Some(shm), member, token: Arc::clone(token) })
 }
 
 /// Looks at an observation: its payload, where it was received, and what is known about it.

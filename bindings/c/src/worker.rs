@@ -14,6 +14,7 @@ use sidecar_c_agent::border::{Border, Kind, Marked, Place, Versioned};
 use sidecar_c_agent::event::write_text;
 use sidecar_c_agent::fence::{Checked, fence};
 use sidecar_c_agent::status::{ENDED, ERR_SYSTEM, ERR_VALUE, NOTHING, OK};
+use sidecar_cuda::pinned::Pinned;
 use sidecar_shm::worker::{AfterEnd, AttachOptions, Event, Worker as ShmWorker, WorkerError, Workers};
 
 use crate::failure::{Failure, Why, number};
@@ -22,6 +23,9 @@ use crate::observation::{self, Observation};
 
 /// For `sidecar_worker_options.flags`: when a sidecar has ended in order, wait for the next one as after a crash.
 pub const WORKER_STAY: u32 = 1;
+/// For `sidecar_worker_options.flags`: page-lock the observation slots for the GPU that is device 0 in this process, as
+/// it is under a sidecar. What keeps them from it is no error: see `sidecar_worker_get_pin_failure`.
+pub const WORKER_PIN: u32 = 2;
 
 /// Make the model ready, then say `sidecar_worker_ready` or `sidecar_worker_warmup_failed`.
 pub const WORKER_EVENT_WARMUP: u32 = 1;
@@ -40,6 +44,8 @@ pub const WORKER_EVENT_ENDED: u32 = 7;
 
 /// For `sidecar_worker_info.flags`: a sidecar is there.
 pub const INFO_ATTACHED: u32 = 1;
+/// For `sidecar_worker_info.flags`: the observation slots are page-locked.
+pub const INFO_PINNED: u32 = 2;
 
 /// For the timeout of `sidecar_worker_next`: wait for ever.
 pub const FOREVER: i64 = -1;
@@ -53,7 +59,7 @@ const MOST_MEMBERS: usize = 1024;
 pub struct WorkerOptions {
     /// `sizeof(struct sidecar_worker_options)`.
     pub struct_size: u32,
-    /// Sum of `sidecar_WORKER_...` flags.
+    /// Sum of `sidecar_WORKER_STAY` and `sidecar_WORKER_PIN`, or 0.
     pub flags: u32,
     /// How long to wait for a sidecar that is not there yet; default 30 s. 1 does not wait.
     pub timeout_ns: u64,
@@ -89,7 +95,7 @@ pub struct WorkerEvent {
 pub struct WorkerInfo {
     /// `sizeof(struct sidecar_worker_info)`, to be set before the call.
     pub struct_size: u32,
-    /// `sidecar_INFO_ATTACHED`, or 0.
+    /// Sum of `sidecar_INFO_...`.
     pub flags: u32,
     /// How many regions the worker has.
     pub members: u32,
@@ -126,6 +132,8 @@ unsafe impl Versioned for WorkerInfo {
 #[derive(Debug)]
 pub struct Worker {
     pub(crate) workers: Workers,
+    /// One for each member.
+    pub(crate) pinned: Vec<Pinned>,
     /// Which members have ended or failed, and been told.
     over: Vec<bool>,
     /// The last thing that did not work.
@@ -162,7 +170,11 @@ impl Worker {
 
     /// What comes next, and from whom; no event: that member has ended in order.
     fn next(&mut self, timeout: Option<Duration>) -> Checked<Option<(usize, Option<Event>)>> {
-        match self.workers.next(timeout) {
+        let came = self.workers.next(timeout);
+        for (member, pinned) in self.pinned.iter_mut().enumerate() {
+            pinned.follow(self.workers.member(member));
+        }
+        match came {
             Ok(told) => Ok(told.map(|(member, event)| (member, Some(event)))),
             Err(error) => {
                 let was_over = core::mem::replace(&mut self.over[error.member], true);
@@ -337,11 +349,13 @@ pub unsafe extern "C" fn sidecar_worker_get_info(
     border.handle(worker, |worker| {
         let out = border.place(info)?;
         let members = number(worker.workers.len());
+        let pinned = worker.pinned.get(member as usize).is_some_and(Pinned::is_locked);
         let (_, member) = worker.member(member)?;
         let (memory, memory_len) = member.observation_memory();
         out.fill(&WorkerInfo {
             struct_size: size_of::<WorkerInfo>() as u32,
-            flags: if member.is_attached() { INFO_ATTACHED } else { 0 },
+            flags: if member.is_attached() { INFO_ATTACHED } else { 0 }
+                | if pinned { INFO_PINNED } else { 0 },
             members,
             reserved: 0,
             action_bytes: member.action_bytes() as u64,
@@ -379,15 +393,17 @@ fn attach(
 ) -> Checked<i32> {
     let out = border.out(worker)?;
     let why = if why.is_null() { None } else { Some(border.place(why)?) };
-    let options = attach_options(border, options)?;
+    let (options, pin) = attach_options(border, options)?;
     if paths.iter().any(|path| path.is_empty() || path.contains(&0)) {
         return Err(ERR_VALUE);
     }
     match attach_all(paths, &options) {
         Ok(workers) => {
+            let pinned = workers.iter().map(|worker| Pinned::new(worker, pin)).collect();
             let over = vec![false; workers.len()];
             out.set(give(Worker {
                 workers: Workers::new(workers),
+                pinned,
                 over,
                 failure: None,
                 token: Arc::new(()),
@@ -411,13 +427,13 @@ fn attach_all(paths: &[&[u8]], options: &AttachOptions) -> Result<Vec<ShmWorker>
     paths.iter().enumerate().map(attach).collect()
 }
 
-fn attach_options(border: &Border, from: *const WorkerOptions) -> Checked<AttachOptions> {
+fn attach_options(border: &Border, from: *const WorkerOptions) -> Checked<(AttachOptions, Option<u32>)> {
     let mut options = AttachOptions::default();
     if from.is_null() {
-        return Ok(options);
+        return Ok((options, None));
     }
     let from = border.read(from)?;
-    if from.flags & !WORKER_STAY != 0 {
+    if from.flags & !(WORKER_STAY | WORKER_PIN) != 0 {
         return Err(ERR_VALUE);
     }
     if from.timeout_ns != 0 {
@@ -429,7 +445,7 @@ fn attach_options(border: &Border, from: *const WorkerOptions) -> Checked<Attach
     if from.flags & WORKER_STAY != 0 {
         options.after_end = AfterEnd::Stay;
     }
-    Ok(options)
+    Ok((options, (from.flags & WORKER_PIN != 0).then_some(0)))
 }
 
 fn tell(worker: &Worker, member: usize, told: Option<Event>, out: Place<WorkerEvent>) {
@@ -458,7 +474,8 @@ fn tell(worker: &Worker, member: usize, told: Option<Event>, out: Place<WorkerEv
         }
         Some(Event::Observation(seen)) => {
             event.epoch = seen.epoch().0;
-            event.observation = observation::give_out(seen, member, &worker.token);
+            event.observation =
+                observation::give_out(seen, worker.pinned[member].fence(), member, &worker.token);
             WORKER_EVENT_OBSERVATION
         }
         Some(Event::Drain) => WORKER_EVENT_DRAIN,

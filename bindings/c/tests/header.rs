@@ -14,6 +14,7 @@ const SOURCES: &[&str] = &[
     "src/worker.rs",
     "src/observation.rs",
     "src/answer.rs",
+    "src/device.rs",
     "agent/src/config.rs",
     "agent/src/event.rs",
     "agent/src/agent.rs",

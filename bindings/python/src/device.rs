@@ -1,72 +1,10 @@
-//! What a GPU does with slots: page-locked for it, copied to it, and given back only when it is done.
-//!
-//! Nothing here needs a GPU to be there. What keeps slots from being locked is kept as words for people, and the worker
-//! goes on with slots as they are.
+//! What a GPU does with slots, as Python says it: arrays, streams, and a slot that is given back only when the GPU is done.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sidecar_cuda::fence::{Fence, Stream};
-use sidecar_cuda::pin::Pin;
-use sidecar_shm::worker::{self, Worker};
-
-/// Whether a region's slots are to be locked, and what came of it.
-pub(crate) enum Pinned {
-    NotAsked,
-    Yes(Pin),
-    /// The device is there, but locking failed, or there is none.
-    No(Option<Pin>, String),
-}
-
-impl Pinned {
-    /// Locks the slots of a worker that has just attached.
-    pub(crate) fn new(worker: &Worker, device: Option<u32>) -> Self {
-        let Some(device) = device else { return Self::NotAsked };
-        match Pin::new(device) {
-            Err(error) => Self::No(None, error.to_string()),
-            Ok(pin) => Self::follow_with(pin, worker),
-        }
-    }
-
-    fn follow_with(mut pin: Pin, worker: &Worker) -> Self {
-        match pin.follow(worker) {
-            Ok(()) => Self::Yes(pin),
-            Err(error) => Self::No(Some(pin), error.to_string()),
-        }
-    }
-
-    /// Locks the slots that the worker has now, if they are others than before.
-    pub(crate) fn follow(&mut self, worker: &Worker) {
-        let (pin, before) = match core::mem::replace(self, Self::NotAsked) {
-            Self::NotAsked => return,
-            Self::No(None, why) => return *self = Self::No(None, why),
-            Self::No(Some(pin), why) => (pin, Some(why)),
-            Self::Yes(pin) => (pin, None),
-        };
-        *self = match (Self::follow_with(pin, worker), before) {
-            // It was tried once for this region, and is not tried again.
-            (Self::Yes(pin), Some(why)) if pin.lock().is_none() => Self::No(Some(pin), why),
-            (now, _) => now,
-        };
-    }
-
-    /// Whether the slots are locked, and why not if that was asked for.
-    pub(crate) fn state(&self) -> (bool, Option<String>) {
-        match self {
-            Self::NotAsked => (false, None),
-            Self::Yes(_) => (true, None),
-            Self::No(_, why) => (false, Some(why.clone())),
-        }
-    }
-
-    /// For an observation that comes now.
-    pub(crate) fn fence(&self) -> Option<Fence> {
-        match self {
-            Self::Yes(pin) | Self::No(Some(pin), _) => Some(pin.fence()),
-            Self::NotAsked | Self::No(None, _) => None,
-        }
-    }
-}
+use sidecar_shm::worker;
 
 /// A slot on its way back to the sidecar, when nothing of Python needs it any more.
 #[must_use = "`end` it once no lock is held"]

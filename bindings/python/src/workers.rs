@@ -9,11 +9,11 @@ use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use sidecar_cuda::pinned::Pinned;
 use sidecar_shm::clock;
 use sidecar_shm::sync::{AtomicBool, Ordering};
 use sidecar_shm::worker::{AfterEnd, AttachError, AttachOptions, Event, MemberError, Worker};
 
-use crate::device::Pinned;
 use crate::errors::{self, Home, no_pickle};
 use crate::observation::Observation;
 use crate::payload::Payload;
@@ -323,7 +323,8 @@ impl Workers {
     /// For each sidecar whether its slots are page-locked, and why not if that was asked for.
     fn pin_states(&self) -> PyResult<Vec<(bool, Option<String>)>> {
         self.check()?;
-        Ok(self.shared.pinned().iter().map(Pinned::state).collect())
+        let state = |pinned: &Pinned| (pinned.is_locked(), pinned.trouble().map(ToString::to_string));
+        Ok(self.shared.pinned().iter().map(state).collect())
     }
 
     /// Whether each sidecar is there.

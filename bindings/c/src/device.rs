@@ -1,0 +1,110 @@
+//! What a GPU does with observation slots: page-locked for it, copied to it, and given back only when it is done.
+//!
+//! Streams and addresses are the driver's, which are the runtime's as well: a `cudaStream_t` is a `CUstream`.
+
+use core::ffi::c_void;
+
+use sidecar_c_agent::border::{Border, Marked};
+use sidecar_c_agent::fence::Checked;
+use sidecar_c_agent::status::{ERR_BUG, ERR_LENGTH, ERR_STATE, ERR_SYSTEM, NOTHING, OK};
+use sidecar_cuda::fence::{Fence, Stream};
+use sidecar_cuda::pinned::Pinned;
+
+use crate::failure::{Failure, Why};
+use crate::observation::Observation;
+use crate::worker::Worker;
+
+/// Why the slots of region `member` are not page-locked, though `sidecar_WORKER_PIN` asked for it; its status is
+/// `ERR_SYSTEM`. `NOTHING`: they are, or nobody asked.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sidecar_worker_get_pin_failure(
+    worker: *mut Marked<Worker>,
+    member: u32,
+    failure: *mut Failure,
+) -> i32 {
+    // SAFETY: the caller keeps the header's rules for pointers.
+    let border = unsafe { Border::new() };
+    border.handle(worker, |worker| {
+        let out = border.place(failure)?;
+        let (at, _) = worker.member(member)?;
+        match worker.pinned.get(at).and_then(Pinned::trouble) {
+            None => Ok(NOTHING),
+            Some(error) => {
+                out.fill(&Why::pin(at, error).cross());
+                Ok(OK)
+            }
+        }
+    })
+}
+
+/// Where a kernel on the GPU sees the payload, without any copy. `NOTHING`: the slots are not page-locked, or
+/// the GPU cannot see them. Borrowed: until the observation is answered or released.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sidecar_observation_get_device_address(
+    observation: *const Marked<Observation>,
+    address: *mut u64,
+) -> i32 {
+    // SAFETY: the caller keeps the header's rules for pointers.
+    let border = unsafe { Border::new() };
+    border.handle_const(observation, |observation| {
+        let out = border.out(address)?;
+        let payload = observation.shm()?.payload().as_ptr();
+        let seen = observation.fence.as_ref().and_then(|fence| fence.device_address(payload));
+        Ok(seen.map_or(NOTHING, |address| {
+            out.set(address);
+            OK
+        }))
+    })
+}
+
+/// Starts the copy of the payload to `length` bytes of device memory at `device_address`, on a stream (NULL:
+/// the default stream), and does not wait. The slot is given back only when the copy is over, whenever the
+/// observation is answered or released; that waits for it, the action does not. The device memory has to live
+/// until the stream is done with it. From slots that are not page-locked it works as well, but slower.
+///
+/// Errors: `ERR_LENGTH`, the payload is longer; `ERR_STATE`, the worker has no GPU; `ERR_SYSTEM`, the driver
+/// refused, and nothing is on its way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sidecar_observation_copy_to_device(
+    observation: *mut Marked<Observation>,
+    device_address: u64,
+    length: usize,
+    stream: *mut c_void,
+) -> i32 {
+    // SAFETY: the caller keeps the header's rules for pointers.
+    let border = unsafe { Border::new() };
+    border.handle(observation, |observation| {
+        let Observation { shm, fence, .. } = observation;
+        let payload = shm.as_ref().ok_or(ERR_BUG)?.payload();
+        if payload.len() > length {
+            return Err(ERR_LENGTH);
+        }
+        let (fence, stream) = on(fence, stream)?;
+        // SAFETY: the slot is lent until the fence, which is dropped before it, is done; the rest the caller promises.
+        let copied = unsafe { fence.copy(payload, device_address, stream) };
+        copied.map_or(Err(ERR_SYSTEM), |()| Ok(OK))
+    })
+}
+
+/// The GPU uses the slot in what was put on this stream so far (NULL: the default stream): it is given back
+/// only when that is over. For copies and kernels of the caller's own.
+///
+/// Errors: `ERR_STATE`, the worker has no GPU; `ERR_SYSTEM`, the driver refused.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sidecar_observation_used_by_device(
+    observation: *mut Marked<Observation>,
+    stream: *mut c_void,
+) -> i32 {
+    // SAFETY: the caller keeps the header's rules for pointers.
+    let border = unsafe { Border::new() };
+    border.handle(observation, |observation| {
+        let (fence, stream) = on(&mut observation.fence, stream)?;
+        fence.record(stream).map_or(Err(ERR_SYSTEM), |()| Ok(OK))
+    })
+}
+
+fn on(fence: &mut Option<Fence>, stream: *mut c_void) -> Checked<(&mut Fence, Stream)> {
+    // SAFETY: the caller says that it is a stream, and that it lives until the device is done.
+    let stream = unsafe { Stream::from_raw(stream.expose_provenance()) };
+    fence.as_mut().map(|fence| (fence, stream)).ok_or(ERR_STATE)
+}

@@ -1,0 +1,237 @@
+//! The functions for a GPU, in a process of their own that finds the simulated driver where the real one would be.
+
+#![allow(clippy::undocumented_unsafe_blocks, reason = "each keeps the header's rules")]
+#![allow(clippy::multiple_unsafe_ops_per_block, reason = "as above")]
+
+use core::ptr::{null, null_mut};
+use core::time::Duration;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+
+use sidecar_c::answer::sidecar_worker_answer;
+use sidecar_c::device::*;
+use sidecar_c::failure::Failure;
+use sidecar_c::observation::*;
+use sidecar_c::status::*;
+use sidecar_c::worker::*;
+use sidecar_core::agent::HEADROOM;
+use sidecar_core::tunnel::{AgentId, Epoch};
+use sidecar_cuda::context::Context;
+use sidecar_cuda::device::{DeviceMemory, OwnedStream};
+use sidecar_cuda::driver::Driver;
+use sidecar_shm::attach::Listener;
+use sidecar_shm::clock;
+use sidecar_shm::layout::Geometry;
+use sidecar_shm::owner::{FromWorker, Owner};
+use sidecar_shm::region::{Identity, create};
+use sidecar_shm::slots::Observed;
+
+/// One slot: each observation is received where the one before it was.
+const GEOMETRY: Geometry =
+    Geometry { observation_slots: 1, observation_bytes: 16_384, action_slots: 4, action_bytes: 4096 };
+
+/// Runs one of the ignored tests below on a machine as the line describes it, and checks what it did with the driver.
+fn on(config: &str, test: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let driver = std::env::current_exe().unwrap().with_file_name("libsimulated_cuda_driver.so");
+    for library in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+        symlink(&driver, directory.path().join(library)).unwrap();
+    }
+    let report = directory.path().join("report");
+    let ran = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"])
+        .env("LD_LIBRARY_PATH", directory.path())
+        .env("SIMULATED_CUDA", config)
+        .env("SIMULATED_CUDA_REPORT", &report)
+        .env_remove("CUDA_VISIBLE_DEVICES")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success() && said.contains("1 passed"), "{config}: {said}");
+    let report = std::fs::read_to_string(report).unwrap();
+    assert!(report.contains("calls: cuInit"), "{config}: {report}");
+    let wrongs: Vec<_> = report.lines().filter(|line| !line.contains(" calls: ")).collect();
+    assert!(wrongs.is_empty(), "{config}: {wrongs:?}");
+}
+
+#[test]
+fn payloads_reach_the_device_and_their_slot_comes_back_after() {
+    on("devices=1", "copies");
+}
+
+#[test]
+fn from_slots_that_could_not_be_locked_too() {
+    on("fail=cuMemHostRegister_v2:2", "copies_without_lock");
+}
+
+#[test]
+fn without_a_device_it_is_said_and_the_worker_goes_on() {
+    on("devices=0", "no_device");
+}
+
+/// A sidecar's side of a region, and the worker at it.
+struct Rig {
+    owner: Owner,
+    _listener: Listener,
+    worker: *mut sidecar_c_agent::border::Marked<Worker>,
+    _directory: tempfile::TempDir,
+    sequence: u64,
+}
+
+impl Rig {
+    fn new(flags: u32) -> Self {
+        let directory = tempfile::Builder::new().prefix("sidecar-c-").tempdir_in("/dev/shm").unwrap();
+        let path = directory.path().join("obs");
+        let identity = Identity { job_endpoint_hash: [1; 32], agent: AgentId::new("agent").unwrap() };
+        let mut owner = create(&path, &GEOMETRY, &identity, clock::now()).unwrap().owner;
+        let listener = Listener::bind(&path).unwrap();
+        let path = path.to_str().unwrap().to_owned();
+        let attaching = thread::spawn(move || {
+            let size = size_of::<WorkerOptions>() as u32;
+            let options = WorkerOptions { struct_size: size, flags, timeout_ns: 0, orphan_grace_ns: 0 };
+            let mut worker = null_mut();
+            let status = unsafe {
+                sidecar_worker_attach(path.as_ptr().cast(), path.len(), &options, null_mut(), &mut worker)
+            };
+            assert_eq!(status, OK);
+            worker.expose_provenance()
+        });
+        while !attaching.is_finished() {
+            while let Some(mut pending) = listener.accept().unwrap() {
+                let Ok(candidate) = pending.wait_hello(Duration::from_secs(2)) else { continue };
+                let grant = owner.seat_join(&candidate).unwrap();
+                // The end of a connection is of no interest here: the process ends with it.
+                core::mem::forget(pending.grant(&grant).unwrap());
+            }
+            thread::yield_now();
+        }
+        let worker = core::ptr::with_exposed_provenance_mut(attaching.join().unwrap());
+        Self { owner, _listener: listener, worker, _directory: directory, sequence: 1 }
+    }
+
+    fn observe(&mut self, payload: &[u8]) -> *mut sidecar_c_agent::border::Marked<Observation> {
+        let slot = self.owner.claim_slot().expect("the slot is free again");
+        let start = self.owner.slot_base(slot).wrapping_add(HEADROOM as usize);
+        unsafe { core::ptr::copy_nonoverlapping(payload.as_ptr(), start, payload.len()) };
+        let (now, sequence) = (clock::now(), self.sequence);
+        self.sequence += 1;
+        let length = payload.len() as u32;
+        let seen = Observed { epoch: Epoch(1), sequence, length, first_byte: now, last_byte: now };
+        self.owner.publish(slot, &seen);
+        self.owner.deliver_pending();
+        let mut event: WorkerEvent = unsafe { core::mem::zeroed() };
+        event.struct_size = size_of::<WorkerEvent>() as u32;
+        let status = unsafe { sidecar_worker_next(self.worker, 5_000_000_000, &mut event) };
+        assert_eq!((status, event.kind), (OK, WORKER_EVENT_OBSERVATION));
+        event.observation
+    }
+
+    fn answer(&mut self, observation: *mut sidecar_c_agent::border::Marked<Observation>) {
+        let status = unsafe { sidecar_worker_answer(self.worker, observation, b"action".as_ptr(), 6) };
+        assert_eq!(status, OK);
+        let mut actions = 0;
+        while let Some(said) = self.owner.poll_worker().unwrap() {
+            if let FromWorker::Action { sequence, .. } = said {
+                actions += 1;
+                self.owner.finish_action();
+                self.owner.journal().action_started(sequence);
+                self.owner.journal().action_sent(sequence);
+                self.owner.answered(sequence);
+            }
+        }
+        assert_eq!(actions, 1);
+    }
+
+    fn is_pinned(&self) -> bool {
+        let mut info: WorkerInfo = unsafe { core::mem::zeroed() };
+        info.struct_size = size_of::<WorkerInfo>() as u32;
+        assert_eq!(unsafe { sidecar_worker_get_info(self.worker, 0, &mut info) }, OK);
+        info.flags & INFO_PINNED != 0
+    }
+
+    /// Why not.
+    fn trouble(&self) -> Option<String> {
+        let mut failure: Failure = unsafe { core::mem::zeroed() };
+        failure.struct_size = size_of::<Failure>() as u32;
+        match unsafe { sidecar_worker_get_pin_failure(self.worker, 0, &mut failure) } {
+            NOTHING => None,
+            OK => {
+                assert_eq!(failure.status, ERR_SYSTEM);
+                let text = failure.text[..failure.text_len as usize].iter().map(|byte| byte.cast_unsigned());
+                Some(String::from_utf8(text.collect()).unwrap())
+            }
+            status => panic!("{status}"),
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        assert_eq!(unsafe { sidecar_worker_close(self.worker) }, OK);
+    }
+}
+
+fn play(rig: &mut Rig) {
+    let context = Arc::new(Context::primary(Driver::open().unwrap(), 0).unwrap());
+    let memory = DeviceMemory::new(Arc::clone(&context), 16_384).unwrap();
+    let stream = OwnedStream::new(context).unwrap();
+    let raw = stream.raw_handle();
+    for round in 0..10_u8 {
+        let observation = rig.observe(&[round; 16_384]);
+        let copy =
+            |length| unsafe { sidecar_observation_copy_to_device(observation, memory.start(), length, raw) };
+        assert_eq!(copy(16_383), ERR_LENGTH);
+        assert_eq!(copy(16_384), OK);
+        assert_eq!(unsafe { sidecar_observation_used_by_device(observation, raw) }, OK);
+        let mut address = 0;
+        let seen = unsafe { sidecar_observation_get_device_address(observation, &mut address) };
+        assert_eq!((seen == OK, address != 0), (rig.is_pinned(), rig.is_pinned()));
+        if round % 2 == 0 {
+            rig.answer(observation);
+        } else {
+            assert_eq!(unsafe { sidecar_observation_release(observation) }, OK);
+            rig.owner.answered(rig.sequence - 1);
+            while rig.owner.poll_worker().unwrap().is_some() {}
+        }
+        // The slot is received into again before anybody looks at what was copied.
+        let next = rig.observe(&[0xEE; 16_384]);
+        let mut arrived = vec![0; 16_384];
+        memory.read(&mut arrived, &stream).unwrap();
+        assert!(arrived.iter().all(|byte| *byte == round), "round {round}: {}", arrived[0]);
+        rig.answer(next);
+    }
+}
+
+#[test]
+#[ignore = "run by the tests above, in a process of its own"]
+fn copies() {
+    let mut rig = Rig::new(WORKER_PIN);
+    assert!(rig.is_pinned());
+    assert_eq!(rig.trouble(), None);
+    play(&mut rig);
+}
+
+#[test]
+#[ignore = "run by the tests above, in a process of its own"]
+fn copies_without_lock() {
+    let mut rig = Rig::new(WORKER_PIN);
+    assert!(!rig.is_pinned());
+    assert!(rig.trouble().is_some_and(|why| why.contains("ulimit -l")));
+    play(&mut rig);
+}
+
+#[test]
+#[ignore = "run by the tests above, in a process of its own"]
+fn no_device() {
+    let mut rig = Rig::new(WORKER_PIN);
+    assert!(rig.trouble().is_some_and(|why| why.contains("sees no GPU")));
+    let observation = rig.observe(b"payload");
+    assert_eq!(unsafe { sidecar_observation_copy_to_device(observation, 0, 7, null_mut()) }, ERR_STATE);
+    assert_eq!(unsafe { sidecar_observation_used_by_device(observation, null_mut()) }, ERR_STATE);
+    let mut address = 0;
+    assert_eq!(unsafe { sidecar_observation_get_device_address(observation, &mut address) }, NOTHING);
+    assert_eq!(unsafe { sidecar_observation_get_device_address(null(), &mut address) }, ERR_NULL);
+    rig.answer(observation);
+}
