@@ -40,6 +40,15 @@ DRAINED = 10.0
 SIZES = [0, 1, 125, 126, 65_535, 65_536, 3_000_000]
 # Lengths of the whole data frame where the WebSocket header changes its form (RFC 6455, 5.2).
 FRAME_LENGTHS = [125, 126, 65_535, 65_536]
+# What the scenario makes the sidecar note in its region: two cuts, two unknown types, one frame for a closed session, a
+# burst that takes all slots.
+EXPECTED = (
+    "all observation slots are taken",
+    "connection lost: ",
+    "control frame of the unknown type ",
+    "data frame dropped: its session is not open",
+    "dropped_frames",
+)
 # More in one go than the region has slots.
 BURST = 8
 # Payload size, fragment size.
@@ -173,6 +182,7 @@ class Gateway:
     async def warm_up(self) -> Tunnel:
         """Dial to ready, the empty round trip, queued."""
         tunnel = await self.arrival(FIRST_DIAL, "first dial")
+        self.sidecar.keep_region()
         agent = tunnel.agents[0] if len(tunnel.agents) == 1 else ""
         self.check("the agent id is a version 4 UUID", is_uuid4(agent), repr(tunnel.agents))
         await tunnel.ping(b"before warmup")
@@ -272,6 +282,10 @@ class Gateway:
             self.answers == self.observations,
             f"{self.answers} for {self.observations}",
         )
+        noted = self.sidecar.noted()
+        surprises = {entry: count for entry, count in noted.items() if not entry.startswith(EXPECTED)}
+        self.check("nothing else is noted in the region", not surprises, str(surprises))
+        self.check("the frame for a closed session is counted", noted.get("dropped_frames") == 1, str(noted))
         self.check("the token is not in the output", self.sidecar.token not in self.sidecar.output())
 
     async def play(self) -> None:

@@ -2,15 +2,19 @@
 
 import asyncio
 import contextlib
+import json
 import mmap
 import os
 import signal
+import subprocess
 import tempfile
 from pathlib import Path
 
 from checks import Stop
 
 ENDS_WITHIN = 5.0
+# Counters that stay at 0 unless something goes wrong; those that the Rust tests' watcher reads.
+TROUBLE = ("poisoned", "dropped_frames", "dropped_actions", "failed", "too_large", "resent")
 
 
 class SidecarProcess:
@@ -22,6 +26,7 @@ class SidecarProcess:
         self.job = job
         self.token = token
         self.region = Path(f"/dev/shm/sidecar-interop-{os.getpid()}")
+        self.kept = Path(f"{self.region}.kept")
         # A file, not a pipe: waiting for a pipe would also wait for whatever outlives the sidecar.
         self.log = tempfile.TemporaryFile()
         self.home = tempfile.TemporaryDirectory(prefix="sidecar-interop-home-")
@@ -62,6 +67,17 @@ class SidecarProcess:
         with self.region.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as region:
             return region.find(self.token.encode()) >= 0
 
+    def keep_region(self) -> None:
+        """Gives the region a second name: its own is gone when the sidecar has ended in order."""
+        os.link(self.region, self.kept)
+
+    def noted(self) -> dict[str, int]:
+        """What the region's error log and its counters of trouble hold, as `sidecar stat` tells it."""
+        command = [self.binary, "stat", "--shm", str(self.kept), "--json"]
+        shown = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=ENDS_WITHIN).stdout)
+        counters = {name: shown["counters"][name] for name in TROUBLE if shown["counters"][name]}
+        return counters | {record["text"]: record["count"] for record in shown["errors"]}
+
     def files(self) -> list[Path]:
         """What there is of the region and of the socket beside it."""
         return [path for path in (self.region, Path(f"{self.region}.sock")) if path.exists()]
@@ -94,6 +110,6 @@ class SidecarProcess:
                     os.kill(process, how)
             if not await self.survivors_after(ENDS_WITHIN):
                 break
-        for path in self.files():
+        for path in (*self.files(), self.kept):
             path.unlink(missing_ok=True)
         self.home.cleanup()
