@@ -28,6 +28,9 @@ from websockets.sync.server import ServerConnection, serve
 #: No wait is longer: a watchdog, not a measurement.
 WATCHDOG = 30.0
 
+#: Counters that stay at 0 unless something goes wrong; those that the Rust tests' watcher reads.
+TROUBLE = ("poisoned", "dropped_frames", "dropped_actions", "failed", "too_large", "resent")
+
 
 def until(condition: Callable[[], object], what: str) -> None:
     """Waits for a condition, under the watchdog."""
@@ -67,8 +70,12 @@ class Rig:
         self.flags = flags
         self.command = command
         self.log = Path(self.directory.name, "log")
+        self.expected: list[str] = []
         self.sidecar = self.start()
         self.tunnel = self.arrivals.get(timeout=WATCHDOG)
+        # The region's own name is gone when the sidecar has ended in order. A successor goes on with the same file.
+        self.kept = os.path.join(self.directory.name, "kept")
+        os.link(self.shm, self.kept)
 
     def start(self) -> subprocess.Popen[bytes]:
         port = self.server.socket.getsockname()[1]
@@ -155,6 +162,19 @@ class Rig:
     def stat(self) -> dict:
         return stat(self.binary, self.shm)
 
+    def expect_noted(self, *starts: str) -> None:
+        """Entries of the region's error log that start so, and counters of these names, are no surprise."""
+        self.expected.extend(starts)
+
+    def surprises(self) -> dict[str, int]:
+        """What the region's error log and its counters of trouble hold besides."""
+        seen = stat(self.binary, self.kept)
+        noted = {name: seen["counters"][name] for name in TROUBLE if seen["counters"][name]}
+        noted |= {record["text"]: record["count"] for record in seen["errors"]}
+        return {
+            entry: count for entry, count in noted.items() if not entry.startswith(tuple(self.expected))
+        }
+
     def output(self) -> str:
         return self.log.read_text(errors="replace")
 
@@ -174,7 +194,9 @@ class Rig:
         self.server.shutdown()
         self.thread.join(WATCHDOG)
         self.server.socket.close()
+        surprises = self.surprises()
         self.directory.cleanup()
+        assert not surprises, f"the region's error log or counters hold {surprises}"
 
 
 class CartPole:

@@ -131,6 +131,7 @@ def test_a_session_that_closes_is_seen_during_an_inference(played: Played) -> No
     rig.observe("one", b"x")
     observation = worker.take(10)
     assert not observation.cancelled
+    rig.expect_noted("dropped_actions")
     rig.close_session("one")
     until(lambda: observation.cancelled, "the end of the session")
     closed = worker.next(10)

@@ -78,6 +78,7 @@ def test_a_failing_handler_is_logged_and_reported(
     reply = tmp_path / "reply"
     reply.write_bytes(b"failure reply")
     rig = make_rig("--on-failure", "reply", "--failure-reply", str(reply))
+    rig.expect_noted("failed", "worker failed: ")
 
     def handler(observation: sidecar.Observation) -> object:
         if observation.payload == b"bad":
@@ -137,6 +138,7 @@ def test_a_failing_warm_up_ends_the_sidecar_with_its_message(rig: Rig) -> None:
     def load() -> None:
         raise MemoryError("weights of 80 GB")
 
+    rig.expect_noted("warm-up failed: MemoryError: weights of 80 GB")
     serving = Serving(rig, lambda observation: b"", on_warmup=load)
     rig.control(type="warmup")
     serving.join()
@@ -212,6 +214,7 @@ def test_coroutine_functions_are_refused_where_nobody_waits_for_them(rig: Rig) -
     async def coroutine(*_: object) -> bytes:
         return b""
 
+    rig.expect_noted("warm-up failed: TypeError: a hook is a coroutine function")
     with sidecar.Worker(rig.shm, on_warmup=coroutine) as worker:
         with pytest.raises(TypeError, match="async for"):
             worker.serve(coroutine)  # type: ignore[arg-type]

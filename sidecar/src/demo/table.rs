@@ -8,7 +8,7 @@ use core::fmt::Write;
 use core::time::Duration;
 
 use serde_json::{Value, json};
-use sidecar_shm::stats::{Snapshot, Stage};
+use sidecar_shm::stats::{Counter, Snapshot, Stage};
 
 use super::gateway::Report;
 use crate::stat::time;
@@ -32,6 +32,26 @@ struct Split {
 impl Row {
     pub(super) fn is_solved(&self) -> bool {
         self.exit == Some(0) && self.report.solved == self.report.cases
+    }
+
+    /// What the region's error log or its counters of trouble hold.
+    pub(super) fn surprise(&self) -> Option<String> {
+        let snapshot = self.snapshot.as_ref()?;
+        let trouble = [
+            Counter::Poisoned,
+            Counter::DroppedFrames,
+            Counter::DroppedActions,
+            Counter::Failed,
+            Counter::TooLarge,
+            Counter::Resent,
+        ];
+        let counter = trouble.into_iter().find(|counter| snapshot.counter(*counter) > 0);
+        let what = snapshot
+            .errors
+            .first()
+            .map(|record| record.text.clone())
+            .or_else(|| counter.map(|counter| format!("{} is not 0", counter.name())))?;
+        Some(format!("{}: the region's log and counters tell of trouble: {what}", self.title))
     }
 
     fn split(&self) -> Option<Split> {
