@@ -8,10 +8,10 @@ mod support;
 use std::fs;
 use std::net::UdpSocket;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use rustix::process::Signal;
-use support::{Gateway, Region, Running, main_job, wait_for, with_worker};
+use support::{Gateway, Region, Running, main_job, wait_for, with_worker, wrapped};
 
 /// Nobody else's: each test has a silent name server of its own.
 fn name_server(last: u8) -> String {
@@ -63,15 +63,7 @@ impl Names {
         let script = "mount --bind \"$1\" /etc/hosts && mount --bind \"$2\" /etc/resolv.conf && shift 2 && exec \"$@\"";
         inside.args(["--mount", "sh", "-c", script, "sh"]).arg(self.hosts());
         inside.arg(self.directory.path().join("resolv.conf"));
-        inside.arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => inside.env(name, value),
-                None => inside.env_remove(name),
-            };
-        }
-        inside.stdin(Stdio::null());
-        inside
+        wrapped(inside, command)
     }
 }
 

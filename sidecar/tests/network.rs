@@ -8,7 +8,7 @@
 mod support;
 
 use core::time::Duration;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
@@ -16,7 +16,7 @@ use sidecar_shm::clock;
 use sidecar_shm::stats::Counter;
 use support::random::Random;
 use support::{
-    FAST, FAST_GATEWAY, Gateway, Region, Running, gateway, main_job, slower, wait_for, with_worker,
+    FAST, FAST_GATEWAY, Gateway, Region, Running, gateway, main_job, slower, wait_for, with_worker, wrapped,
 };
 
 /// How the cable is cut.
@@ -88,15 +88,8 @@ impl Cable {
     /// The same command inside of one of the namespaces.
     fn inside(&self, end: usize, command: &Command) -> Command {
         let mut inside = Command::new("ip");
-        inside.args(["netns", "exec", &self.names[end]]).arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => inside.env(name, value),
-                None => inside.env_remove(name),
-            };
-        }
-        inside.stdin(Stdio::null());
-        inside
+        inside.args(["netns", "exec", &self.names[end]]);
+        wrapped(inside, command)
     }
 
     fn set(&self, cut: Cut, broken: bool) -> Result<(), String> {

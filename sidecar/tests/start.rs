@@ -11,7 +11,7 @@ use std::process::Command;
 use std::thread;
 
 use sidecar::explain::{Code, Kind};
-use support::{Gateway, JOB, Region, Running, TOKEN, main_job, sidecar, wait_for, with_worker};
+use support::{Gateway, JOB, Region, Running, TOKEN, main_job, sidecar, wait_for, with_worker, wrapped};
 
 /// An endpoint where nobody listens.
 const NOBODY: &str = "ws://127.0.0.1:9/tunnel";
@@ -327,9 +327,9 @@ fn a_start_with_too_few_descriptors_leaves_nothing_wherever_it_fails() {
             let mut job = main_job(&region, NOBODY);
             job.args(["--io", io, "--dial-timeout", "50ms", "--metrics", "127.0.0.1:0"]);
             let witness = with_witness(&mut job, &region);
-            let mut command = Command::new("sh");
-            command.args(["-c", &format!("ulimit -n {files}; exec \"$@\""), "sh"]);
-            command.arg(job.get_program()).args(job.get_args()).env("JOB_TOKEN", TOKEN).env("NO_COLOR", "1");
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &format!("ulimit -n {files}; exec \"$@\""), "sh"]);
+            let mut command = wrapped(shell, &job);
             let (code, said) = Running::start(&mut command).finish();
             if code == 127 {
                 // The loader needs some for itself.

@@ -62,6 +62,19 @@ pub(crate) fn clean(program: &str) -> Command {
     command
 }
 
+/// `outer` with the whole of `inner` behind its arguments: the same program and environment in another setting.
+pub(crate) fn wrapped(mut outer: Command, inner: &Command) -> Command {
+    outer.arg(inner.get_program()).args(inner.get_args());
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => outer.env(name, value),
+            None => outer.env_remove(name),
+        };
+    }
+    outer.stdin(Stdio::null());
+    outer
+}
+
 /// A process whose stderr is collected; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Running {
