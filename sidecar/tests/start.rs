@@ -212,7 +212,8 @@ fn orphaned_region(region: &Region) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("ws://{}/tunnel", listener.local_addr().unwrap());
     let running = Running::start(&mut main_job(region, &endpoint));
-    wait_for("the region", || region.path().exists());
+    let socket = region.path().with_file_name("obs0.sock");
+    wait_for("the region and its socket", || region.path().exists() && socket.exists());
     running.signal(rustix::process::Signal::KILL);
     assert_eq!(running.finish().0, 128 + 9);
     assert!(region.path().exists());
