@@ -1,6 +1,7 @@
-//! The sidecar's doorbell: an eventfd that a worker rings only when the sidecar says that it sleeps, and the control
-//! thread each time, after it put something into its channel. As in the drivers, the eventfd is never read: each ring is
-//! an edge, and a sleep ends with the first edge that was not yet seen.
+//! The sidecar's doorbells: an eventfd that a worker rings only when the sidecar says that it sleeps, and one that the
+//! control thread rings each time, after it put something into its channel. One poll is over both, so that they are one
+//! here. As in the drivers, they are never read: each ring is an edge, and a sleep ends with the first edge that was not
+//! yet seen.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::memory::Watched;
 use crate::support::{Bite, NoPostFence, NoWaitFence, explore_bounded, must_fail, pop, push};
 use crate::wakeup::Way;
 
-/// An eventfd behind an edge-triggered poll.
+/// The eventfds behind an edge-triggered poll.
 #[derive(Debug)]
 struct Bell {
     edges: Mutex<u32>,

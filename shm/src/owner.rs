@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `poll_worker` gives one thing at a time; after an action it gives nothing more until [`Owner::finish_action`].
-//! Before it sleeps, the loop calls [`Owner::arm`], and sleeps on [`Owner::doorbell`] only if that says so; afterwards
+//! Before it sleeps, the loop calls [`Owner::arm`], and sleeps on [`Owner::doorbells`] only if that says so; afterwards
 //! [`Owner::disarm`]. Seats change by the `seat_*` functions, which the control thread asks for through the loop.
 //!
 //! Nothing here believes what a worker wrote: see [`crate::slots`] for who owns what, and `uplink` for what is
@@ -42,6 +42,7 @@ use crate::sync::Ordering;
 use crate::{clock, region};
 pub use delivery::NotSent;
 pub use doorbell::DoorbellHandle;
+use doorbell::Doorbells;
 pub use orphan::{Orphan, Whereabouts};
 use seats::Seat;
 pub use seats::{SeatGrant, SeatInfo, SeatRefused};
@@ -94,7 +95,7 @@ pub struct Owner {
     seats: [Seat; SEATS],
     stats: Stats,
     errors: ErrorLog,
-    doorbell: DoorbellHandle,
+    doorbells: Doorbells,
     /// An action was given out and [`Owner::finish_action`] is due.
     pending: Option<uplink::Pending>,
     /// Something waits for delivery that could not be delivered yet.
@@ -111,7 +112,7 @@ impl Owner {
         journal: Journal,
         ledger: Ledger,
         past: [Option<SeatRecord>; SEATS],
-        doorbell: DoorbellHandle,
+        doorbells: Doorbells,
     ) -> Self {
         let map = &parts.map;
         let since = journal.main().owner_since;
@@ -122,7 +123,7 @@ impl Owner {
         let mut owner = Self {
             stats: Stats::new(Arc::clone(map)),
             errors: ErrorLog::new(Arc::clone(map)),
-            doorbell,
+            doorbells,
             parts,
             journal,
             ledger,
@@ -278,15 +279,17 @@ impl Owner {
         }
     }
 
-    /// The eventfd that the worker rings while the frame loop is armed, and the control thread at any time. It is never
-    /// read: each ring is one edge, so watch it edge-triggered (epoll's EPOLLET, io_uring's multishot poll).
-    pub fn doorbell(&self) -> BorrowedFd<'_> {
-        self.doorbell.as_fd()
+    /// What the frame loop sleeps on: the eventfd that [`Owner::doorbell_handle`] rings, and one for each seat, which its
+    /// worker rings while the frame loop is armed. They are not read while they are watched: each ring is one edge, so
+    /// watch them edge-triggered (epoll's EPOLLET, io_uring's multishot poll).
+    pub fn doorbells(&self) -> [BorrowedFd<'_>; 1 + SEATS] {
+        let [first, second] = &self.doorbells.seats;
+        [self.doorbells.own.fd.as_fd(), first.as_fd(), second.as_fd()]
     }
 
-    /// For the control thread.
+    /// For the control thread, which rings at any time.
     pub fn doorbell_handle(&self) -> DoorbellHandle {
-        self.doorbell.clone()
+        self.doorbells.own.clone()
     }
 
     /// Puts the region into huge pages as far as the kernel has some. Gives the bytes that lie in huge pages now: what

@@ -33,7 +33,8 @@ use sidecar_core::tunnel::AgentId;
 use crate::journal::{Journal, Main, Past};
 use crate::layout::{Geometry, GeometryError, SEATS, block, control, seat_block};
 use crate::map::Map;
-use crate::owner::{DoorbellHandle, Owner, Parts};
+use crate::owner::doorbell::Doorbells;
+use crate::owner::{Owner, Parts};
 use crate::slots::{KeptSlot, Ledger, SessionKept};
 use crate::sync::Ordering;
 use crate::sys;
@@ -217,7 +218,7 @@ pub fn create(
         return Err(CreateError::NotARegion { path: path.to_owned(), what: "a directory" });
     }
     // Before there is anything to leave behind.
-    let doorbell = DoorbellHandle::new().map_err(CreateError::io("making a doorbell for", path))?;
+    let doorbells = Doorbells::new().map_err(CreateError::io("making doorbells for", path))?;
     build::sweep(path);
     let mut looks = 0;
     for _ in 0..ATTEMPTS {
@@ -233,11 +234,11 @@ pub fn create(
             }
         };
         let opened = match found {
-            Existing::Nothing => fresh(path, geometry, identity, &doorbell, now)?,
+            Existing::Nothing => fresh(path, geometry, identity, &doorbells, now)?,
             Existing::Changed => None,
             Existing::Dead(dead) => match dead.usable(geometry) {
-                Ok(past) => Some(take_over(path, dead, &past, identity, &doorbell, now)?),
-                Err(why) => replace(path, dead, &why, geometry, identity, &doorbell, now)?,
+                Ok(past) => Some(take_over(path, dead, &past, identity, &doorbells, now)?),
+                Err(why) => replace(path, dead, &why, geometry, identity, &doorbells, now)?,
             },
         };
         if let Some(opened) = opened {
@@ -266,7 +267,7 @@ fn fresh(
     path: &Path,
     geometry: &Geometry,
     identity: &Identity,
-    doorbell: &DoorbellHandle,
+    doorbells: &Doorbells,
     now: Instant,
 ) -> Result<Option<Opened>, CreateError> {
     let built = Built::new(path, geometry)?;
@@ -274,7 +275,7 @@ fn fresh(
     let journal = Journal::write(Arc::clone(&built.map), main);
     let ledger = Ledger::new(geometry.observation_slots);
     let Some(parts) = built.publish_new(path)? else { return Ok(None) };
-    let owner = Owner::new(parts, journal, ledger, [None; SEATS], doorbell.clone());
+    let owner = Owner::new(parts, journal, ledger, [None; SEATS], doorbells.clone());
     let (agent, resume) = (identity.agent.clone(), Resume::default());
     Ok(Some(Opened { owner, found: Found::Fresh, resume, agent, note: None }))
 }
@@ -285,7 +286,7 @@ fn take_over(
     dead: Dead,
     past: &Past,
     identity: &Identity,
-    doorbell: &DoorbellHandle,
+    doorbells: &Doorbells,
     now: Instant,
 ) -> Result<Opened, CreateError> {
     let parts: Parts = dead.into_parts(path)?;
@@ -304,7 +305,7 @@ fn take_over(
     let seats = past.seats.map(Some);
     let agent = journal.main().agent.clone();
     let held = ledger.kept();
-    let owner = Owner::new(parts, journal, ledger, seats, doorbell.clone());
+    let owner = Owner::new(parts, journal, ledger, seats, doorbells.clone());
     Ok(match session {
         Ok((resume, age)) => {
             Opened { owner, found: Found::TakenOver { kept: held, age }, resume, agent, note: None }
@@ -346,7 +347,7 @@ fn replace(
     why: &str,
     geometry: &Geometry,
     identity: &Identity,
-    doorbell: &DoorbellHandle,
+    doorbells: &Doorbells,
     now: Instant,
 ) -> Result<Option<Opened>, CreateError> {
     let built = Built::new(path, geometry)?;
@@ -373,7 +374,7 @@ fn replace(
     };
     let kept = ledger.kept();
     let Some(parts) = built.publish_over(path, &dead)? else { return Ok(None) };
-    let owner = Owner::new(parts, journal, ledger, [None; SEATS], doorbell.clone());
+    let owner = Owner::new(parts, journal, ledger, [None; SEATS], doorbells.clone());
     let opened = match session {
         Ok((resume, age)) => {
             let note = Some(format!("the region was made anew: {why}"));

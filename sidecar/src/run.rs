@@ -189,7 +189,7 @@ fn start(
             .because(error)
             .hint("free that path, or choose another one for --shm, a shorter one if it is too long")
     })?;
-    let choice = driver::choose(args.io, owner.doorbell())?;
+    let choice = driver::choose(args.io, owner.doorbells())?;
     tracing::info!(
         io = choice.driver.name(),
         why = %choice.why,

@@ -1,4 +1,10 @@
-//! The eventfd that wakes the frame loop.
+//! The eventfds that wake the frame loop: one for each seat, of which its worker has a copy, and one of the sidecar's own.
+//!
+//! A worker shares the description of its eventfd: it can fill the counter, drain it, and make it one that blocks, at any
+//! moment. That has to cost its own rings and no others: neither the control thread's, nor those of the worker that
+//! comes while it still runs.
+//!
+//! One poll is over all of them, so that in a model they are one.
 
 #[cfg(sidecar_loom)]
 mod modelled;
@@ -9,26 +15,47 @@ use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 
-/// Rings the frame loop's doorbell. The worker has a copy of the descriptor; so may any thread of the sidecar.
+use crate::layout::SEATS;
+
+/// All of them.
 #[derive(Clone, Debug)]
-pub struct DoorbellHandle {
-    fd: Arc<OwnedFd>,
-    #[cfg(sidecar_loom)]
-    bell: Arc<modelled::Bell>,
+pub(crate) struct Doorbells {
+    pub(super) seats: [Arc<OwnedFd>; SEATS],
+    pub(super) own: DoorbellHandle,
 }
 
-impl DoorbellHandle {
+impl Doorbells {
     #[cfg(not(sidecar_loom))]
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { fd: Arc::new(eventfd()?) })
+        let new = || eventfd().map(Arc::new);
+        Ok(Self { seats: [new()?, new()?], own: DoorbellHandle { fd: new()? } })
     }
 
     #[cfg(sidecar_loom)]
     pub(crate) fn new() -> io::Result<Self> {
         let (bell, fd) = modelled::Bell::new()?;
-        Ok(Self { fd: Arc::new(fd), bell })
+        let fd = Arc::new(fd);
+        Ok(Self { seats: [Arc::clone(&fd), Arc::clone(&fd)], own: DoorbellHandle { fd, bell } })
     }
 
+    /// A copy for the worker that gets a seat, as it was when it was new: the last one there may have left it full.
+    pub(super) fn hand_out(&self, seat: usize) -> io::Result<OwnedFd> {
+        let doorbell = self.seats[seat].as_fd();
+        rustix::fs::fcntl_setfl(doorbell, rustix::fs::OFlags::NONBLOCK)?;
+        clear(doorbell);
+        doorbell.try_clone_to_owned()
+    }
+}
+
+/// Rings the frame loop's doorbell, for any thread of the sidecar. No worker has this one.
+#[derive(Clone, Debug)]
+pub struct DoorbellHandle {
+    pub(super) fd: Arc<OwnedFd>,
+    #[cfg(sidecar_loom)]
+    bell: Arc<modelled::Bell>,
+}
+
+impl DoorbellHandle {
     /// Whether it was rung more often than `seen`.
     #[cfg(sidecar_loom)]
     pub fn look(&self, seen: &mut u32) -> bool {
@@ -43,15 +70,7 @@ impl DoorbellHandle {
 
     /// Wakes the frame loop, or keeps it from falling asleep.
     pub fn ring(&self) {
-        // A worker shares the flags of this description, and may have made it one that blocks.
-        let _ = rustix::fs::fcntl_setfl(self, rustix::fs::OFlags::NONBLOCK);
         ring(self.fd.as_fd());
-    }
-}
-
-impl AsFd for DoorbellHandle {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
     }
 }
 

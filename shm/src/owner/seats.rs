@@ -11,10 +11,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::doorbell::{self, DoorbellHandle};
+use super::doorbell;
 use super::link::Link;
 use super::orphan::{Orphan, may_run};
 use super::{Owner, Parts};
@@ -48,7 +48,7 @@ pub struct SeatGrant {
     pub total_bytes: u64,
     /// The region, by a description that carries no lock.
     pub region: OwnedFd,
-    /// The frame loop's doorbell.
+    /// The seat's doorbell, which wakes the frame loop.
     pub doorbell: OwnedFd,
     /// What becomes readable to wake this worker, if it waits on that.
     pub wake: OwnedFd,
@@ -431,7 +431,7 @@ impl Owner {
             region_id: self.parts.region,
             total_bytes: self.parts.layout.total() as u64,
             region: File::try_clone(&self.parts.shared)?.into(),
-            doorbell: DoorbellHandle::as_fd(&self.doorbell).try_clone_to_owned()?,
+            doorbell: self.doorbells.hand_out(seat)?,
             wake: theirs,
         };
         let entry = &mut self.seats[seat];

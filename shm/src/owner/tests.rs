@@ -39,3 +39,8 @@ fn kill(side: &mut Side, worker: Worker) -> SeatInfo {
 fn free(side: &Side) -> u32 {
     side.owner.free_slots()
 }
+
+/// The doorbell that the worker of a seat rings.
+fn bell(side: &Side, seat: usize) -> BorrowedFd<'_> {
+    side.owner.doorbells()[1 + seat]
+}

@@ -236,7 +236,7 @@ impl Sidecar {
         }
     }
 
-    /// Turns until a condition holds; sleeps on the doorbell as a frame loop does.
+    /// Turns until a condition holds; sleeps on the doorbells as a frame loop does.
     pub(crate) fn until<T>(&mut self, what: &str, mut condition: impl FnMut(&mut Self) -> Option<T>) -> T {
         let started = clock::now();
         loop {
@@ -246,11 +246,11 @@ impl Sidecar {
             }
             assert!(clock::now().since(started) < WATCHDOG, "{what} did not come; due {:?}", self.due);
             if self.owner.arm() {
-                let mut fds = [PollFd::from_borrowed_fd(self.owner.doorbell(), PollFlags::IN)];
+                let mut fds = self.owner.doorbells().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
                 let wait = rustix::time::Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
                 let _ = rustix::event::poll(&mut fds, Some(&wait));
-                // It is never read: a loop that watches edges needs none, this one takes a nap instead.
-                if fds[0].revents().contains(PollFlags::IN) {
+                // They are never read: a loop that watches edges needs none, this one takes a nap instead.
+                if fds.iter().any(|fd| fd.revents().contains(PollFlags::IN)) {
                     std::thread::sleep(Duration::from_micros(200));
                 }
             }

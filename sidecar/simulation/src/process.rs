@@ -3,6 +3,7 @@
 use core::cell::RefCell;
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
+use std::os::fd::BorrowedFd;
 use std::panic::catch_unwind;
 use std::path::Path;
 use std::rc::Rc;
@@ -163,7 +164,8 @@ fn boot(shared: &Rc<RefCell<World>>) -> Option<FrameLoop> {
     let (commands, command_queue) = crossbeam_channel::unbounded();
     let (requests, request_queue) = tokio::sync::mpsc::unbounded_channel();
     world.sidecar.alive = true;
-    world.sidecar.doorbell = Some(bridge.owner().doorbell_handle());
+    let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor is left");
+    world.sidecar.doorbells = bridge.owner().doorbells().into_iter().map(copy).collect();
     world.sidecar.commands = Some(commands);
     world.sidecar.requests = Some(request_queue);
     world.sidecar.rung = false;
@@ -216,7 +218,7 @@ impl World {
         }
         self.sidecar.commands = None;
         self.sidecar.requests = None;
-        self.sidecar.doorbell = None;
+        self.sidecar.doorbells.clear();
         if let Some(at) = self.current.take() {
             self.sidecar_closes(at, false);
             self.conns[at].faulted = true;

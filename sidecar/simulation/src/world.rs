@@ -5,6 +5,7 @@
 
 use core::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use crossbeam_channel::Sender;
@@ -12,7 +13,6 @@ use sidecar::config::Token;
 use sidecar::frame_loop::{Command, Request};
 use sidecar_core::agent::{DialFailure, Shutdown};
 use sidecar_core::time::Instant;
-use sidecar_shm::owner::DoorbellHandle;
 use sidecar_shm::simulation;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -108,7 +108,7 @@ pub(crate) struct Sidecar {
     pub(crate) gone_since: u64,
     pub(crate) commands: Option<Sender<Command>>,
     pub(crate) requests: Option<UnboundedReceiver<Request>>,
-    pub(crate) doorbell: Option<DoorbellHandle>,
+    pub(crate) doorbells: Vec<OwnedFd>,
     /// The doorbell was rung.
     pub(crate) rung: bool,
     /// The frame loop has said that it sleeps.
@@ -422,9 +422,12 @@ impl World {
 
     /// A worker has pushed: did it ring, if it had to?
     pub(crate) fn look_at_doorbell(&mut self, attached: bool) {
-        let Some(doorbell) = self.sidecar.doorbell.as_ref().filter(|_| self.sidecar.alive) else { return };
+        if !self.sidecar.alive {
+            return;
+        }
         // An edge-triggered poll sees a ring once; so does who takes the count away.
-        let readable = rustix::io::read(doorbell, &mut [0; 8]).is_ok();
+        let rung = |doorbell: &OwnedFd| rustix::io::read(doorbell, &mut [0; 8]).is_ok();
+        let readable = self.sidecar.doorbells.iter().filter(|doorbell| rung(doorbell)).count() > 0;
         if attached && self.sidecar.sleeps && !readable && !self.sidecar.rung {
             self.fail(
                 "a wake-up is lost: a worker said something, the sidecar sleeps, and nobody rang".into(),

@@ -9,7 +9,7 @@ use std::thread;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::{Close, Completion, Completions, Driver, Epoll, SocketOptions, Uring, Wait};
+use super::{Close, Completion, Completions, DOORBELLS, Driver, Epoll, SocketOptions, Uring, Wait};
 
 const OPTIONS: SocketOptions = SocketOptions { user_timeout: Duration::from_secs(5) };
 /// A watchdog, not a measurement: whatever is waited for comes in milliseconds or is broken.
@@ -17,12 +17,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Rig {
     driver: Box<dyn Driver>,
-    doorbell: OwnedFd,
+    doorbells: [OwnedFd; DOORBELLS],
 }
 
 impl Rig {
-    fn ring_doorbell(&self) {
-        rustix::io::write(&self.doorbell, &1_u64.to_ne_bytes()).unwrap();
+    fn ring_doorbell(&self, which: usize) {
+        rustix::io::write(&self.doorbells[which], &1_u64.to_ne_bytes()).unwrap();
     }
 
     /// Turns until a completion of the kind that `pick` takes has come; others are an error.
@@ -70,13 +70,14 @@ fn received(completion: Completion) -> Option<std::io::Result<usize>> {
 }
 
 fn on_both(test: impl Fn(&mut Rig)) {
-    let doorbell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-    let bell = doorbell();
-    let driver = Box::new(Epoll::new(bell.as_fd()).unwrap());
-    test(&mut Rig { driver, doorbell: bell });
-    let bell = doorbell();
-    match Uring::new(bell.as_fd()) {
-        Ok(driver) => test(&mut Rig { driver: Box::new(driver), doorbell: bell }),
+    let bells =
+        || [(); DOORBELLS].map(|()| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
+    let doorbells = bells();
+    let driver = Box::new(Epoll::new(doorbells.each_ref().map(AsFd::as_fd)).unwrap());
+    test(&mut Rig { driver, doorbells });
+    let doorbells = bells();
+    match Uring::new(doorbells.each_ref().map(AsFd::as_fd)) {
+        Ok(driver) => test(&mut Rig { driver: Box::new(driver), doorbells }),
         Err(error) => println!("skipped for uring: io_uring cannot be used here ({error})"),
     }
 }
@@ -201,21 +202,24 @@ fn what_came_before_a_reset_is_received_before_it() {
 #[test]
 fn the_doorbell_wakes_a_blocked_turn_each_time_and_keeps_no_ring_back() {
     on_both(|rig| {
-        for round in 0..3 {
-            rig.ring_doorbell();
-            rig.ring_doorbell();
+        for round in 0..4 {
+            for which in [round % DOORBELLS, round % DOORBELLS, 0] {
+                rig.ring_doorbell(which);
+            }
             rig.await_one(|completion| matches!(completion, Completion::Doorbell).then_some(()));
             let mut completions = Completions::new();
             rig.driver.turn(Wait::Block(Some(Duration::from_millis(5))), &mut completions).unwrap();
             assert!(completions.is_empty(), "round {round}: {completions:?}");
         }
-        let doorbell = rig.doorbell.try_clone().unwrap();
-        let ringer = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(30));
-            rustix::io::write(&doorbell, &1_u64.to_ne_bytes()).unwrap();
-        });
-        rig.await_one(|completion| matches!(completion, Completion::Doorbell).then_some(()));
-        ringer.join().unwrap();
+        for which in 0..DOORBELLS {
+            let doorbell = rig.doorbells[which].try_clone().unwrap();
+            let ringer = thread::spawn(move || {
+                thread::sleep(Duration::from_millis(30));
+                rustix::io::write(&doorbell, &1_u64.to_ne_bytes()).unwrap();
+            });
+            rig.await_one(|completion| matches!(completion, Completion::Doorbell).then_some(()));
+            ringer.join().unwrap();
+        }
     });
 }
 

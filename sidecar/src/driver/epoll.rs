@@ -13,7 +13,7 @@ use mio::{Events, Interest, Poll, Token};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::{Close, Completion, Completions, Doorbell, Driver, SocketOptions, Wait, socket};
+use super::{Close, Completion, Completions, Doorbells, Driver, SocketOptions, Wait, socket};
 
 const SOCKET: Token = Token(0);
 const DOORBELL: Token = Token(1);
@@ -52,13 +52,15 @@ pub struct Epoll {
 }
 
 impl Epoll {
-    /// Makes an epoll instance that also listens to `doorbell`, which must outlive it.
+    /// Makes an epoll instance that also listens to `doorbells`, which must outlive it.
     ///
     /// # Errors
-    /// No epoll instance could be made, or the doorbell could not be added.
-    pub fn new(doorbell: Doorbell<'_>) -> io::Result<Self> {
+    /// No epoll instance could be made, or a doorbell could not be added.
+    pub fn new(doorbells: Doorbells<'_>) -> io::Result<Self> {
         let poll = Poll::new()?;
-        poll.registry().register(&mut SourceFd(&doorbell.as_raw_fd()), DOORBELL, Interest::READABLE)?;
+        for doorbell in doorbells {
+            poll.registry().register(&mut SourceFd(&doorbell.as_raw_fd()), DOORBELL, Interest::READABLE)?;
+        }
         Ok(Self { poll, events: Events::with_capacity(4), connection: None, rung: false })
     }
 

@@ -1,4 +1,4 @@
-//! I/O drivers of the frame loop: one socket, one doorbell, one wait.
+//! I/O drivers of the frame loop: one socket, a few doorbells, one wait.
 //!
 //! The interface is completion-shaped, because that is what io_uring is and what epoll can imitate: an operation
 //! is started with memory that stays the kernel's until its completion has been taken, at most one receive and
@@ -23,7 +23,7 @@ pub use epoll::Epoll;
 pub use probe::{Choice, Preference, choose};
 pub use uring::Uring;
 
-/// What came of an operation, or of the doorbell.
+/// What came of an operation, or of a doorbell.
 #[derive(Debug)]
 pub enum Completion {
     /// The connect started last is through, or failed.
@@ -32,7 +32,7 @@ pub enum Completion {
     Received(io::Result<usize>),
     /// Everything given to `send` was taken by the kernel, or the connection broke.
     Sent(io::Result<()>),
-    /// The doorbell was rung at least once since the last turn.
+    /// A doorbell was rung at least once since the last turn.
     Doorbell,
 }
 
@@ -112,5 +112,9 @@ pub struct SocketOptions {
     pub user_timeout: Duration,
 }
 
-/// The doorbell of a driver: an eventfd that is only ever written, so that each ring is one edge.
-pub type Doorbell<'a> = BorrowedFd<'a>;
+/// The doorbells of a driver: eventfds that it never reads, so that each ring is one edge. One is the control thread's,
+/// the others are those of the seats.
+pub type Doorbells<'a> = [BorrowedFd<'a>; DOORBELLS];
+
+/// How many they are.
+const DOORBELLS: usize = 1 + sidecar_shm::layout::SEATS;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{Doorbell, Driver, Epoll, Uring};
+use super::{Doorbells, Driver, Epoll, Uring};
 use crate::explain::Code;
 use crate::report::Failure;
 
@@ -36,24 +36,24 @@ impl core::fmt::Debug for Choice {
 ///
 /// # Errors
 /// The driver asked for does not run here.
-pub fn choose(preference: Preference, doorbell: Doorbell<'_>) -> Result<Choice, Failure> {
+pub fn choose(preference: Preference, doorbells: Doorbells<'_>) -> Result<Choice, Failure> {
     match preference {
-        Preference::Epoll => epoll(doorbell, "asked for".to_owned()),
-        Preference::Uring => match Uring::new(doorbell) {
+        Preference::Epoll => epoll(doorbells, "asked for".to_owned()),
+        Preference::Uring => match Uring::new(doorbells) {
             Ok(driver) => Ok(Choice { driver: Box::new(driver), why: "asked for".to_owned() }),
             Err(error) => Err(Failure::new(Code::Io, "--io uring: io_uring cannot be used here")
                 .because(explain(&error))
                 .hint("use --io auto or --io epoll, or allow io_uring in the container's seccomp profile")),
         },
-        Preference::Auto => match Uring::new(doorbell) {
+        Preference::Auto => match Uring::new(doorbells) {
             Ok(driver) => Ok(Choice { driver: Box::new(driver), why: "the probe passed".to_owned() }),
-            Err(error) => epoll(doorbell, format!("io_uring cannot be used here: {}", explain(&error))),
+            Err(error) => epoll(doorbells, format!("io_uring cannot be used here: {}", explain(&error))),
         },
     }
 }
 
-fn epoll(doorbell: Doorbell<'_>, why: String) -> Result<Choice, Failure> {
-    let driver = Epoll::new(doorbell).map_err(|error| {
+fn epoll(doorbells: Doorbells<'_>, why: String) -> Result<Choice, Failure> {
+    let driver = Epoll::new(doorbells).map_err(|error| {
         Failure::new(Code::Io, "no epoll instance").because(error).hint("raise the open files limit")
     })?;
     Ok(Choice { driver: Box::new(driver), why })

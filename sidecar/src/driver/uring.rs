@@ -15,16 +15,17 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::{Close, Completion, Completions, Doorbell, Driver, SocketOptions, Wait, socket};
+use super::{Close, Completion, Completions, DOORBELLS, Doorbells, Driver, SocketOptions, Wait, socket};
 
-/// Operations in flight: connect poll, receive, send, doorbell, and cancels of them.
+/// Operations in flight: connect poll, receive, send, doorbells, and cancels of the first three.
 const ENTRIES: u32 = 16;
 
 const CONNECT: u64 = 0;
 const RECEIVE: u64 = 1;
 const SEND: u64 = 2;
-const DOORBELL: u64 = 3;
-const CANCEL: u64 = 4;
+const CANCEL: u64 = 3;
+/// The first of the doorbells; they are the last of these numbers.
+const DOORBELL: u64 = 4;
 
 const POLLIN: u32 = PollFlags::IN.bits() as u32;
 const POLLOUT: u32 = PollFlags::OUT.bits() as u32;
@@ -64,8 +65,8 @@ impl Connection {
 /// See the module.
 pub struct Uring {
     ring: IoUring,
-    doorbell: Fd,
-    doorbell_armed: bool,
+    doorbells: [Fd; DOORBELLS],
+    armed: [bool; DOORBELLS],
     rung: bool,
     connection: Option<Connection>,
 }
@@ -77,11 +78,11 @@ impl core::fmt::Debug for Uring {
 }
 
 impl Uring {
-    /// Makes a ring that also listens to `doorbell`, which must outlive it.
+    /// Makes a ring that also listens to `doorbells`, which must outlive it.
     ///
     /// # Errors
     /// io_uring is missing, forbidden, or older than Linux 5.15 (a wait with a timeout, multishot poll).
-    pub fn new(doorbell: Doorbell<'_>) -> io::Result<Self> {
+    pub fn new(doorbells: Doorbells<'_>) -> io::Result<Self> {
         // Cooperative task running (5.19) spares the interrupt that would run completions of a thread that is
         // about to enter the kernel anyway, and the flag tells a spinning loop when entering pays; kernels without
         // them refuse.
@@ -97,23 +98,24 @@ impl Uring {
                 "the kernel's io_uring has no timed wait",
             ));
         }
-        let fd = Fd(doorbell.as_raw_fd());
-        Ok(Self { ring, doorbell: fd, doorbell_armed: false, rung: false, connection: None })
+        let doorbells = doorbells.map(|doorbell| Fd(doorbell.as_raw_fd()));
+        Ok(Self { ring, doorbells, armed: [false; DOORBELLS], rung: false, connection: None })
     }
 
     fn push(&mut self, entry: squeue::Entry) {
         // SAFETY: entries are built in this module; what they point to stays valid until their completion
         // (contract of `Driver::receive` and `Driver::send`; polls and cancels point to nothing).
         unsafe { self.ring.submission().push(&entry) }
-            .expect("at most four operations and their cancels are in flight, and the queue holds 16");
+            .expect("at most six operations and three cancels are in flight, and the queue holds 16");
     }
 
-    fn arm_doorbell(&mut self) {
-        if !self.doorbell_armed {
-            // Multishot polls are edge-triggered: the eventfd is never read, each write is one edge.
-            let poll = opcode::PollAdd::new(self.doorbell, POLLIN).multi(true).build().user_data(DOORBELL);
-            self.push(poll);
-            self.doorbell_armed = true;
+    fn arm_doorbells(&mut self) {
+        for (index, number) in (DOORBELL..).enumerate().take(DOORBELLS) {
+            if !core::mem::replace(&mut self.armed[index], true) {
+                // Multishot polls are edge-triggered: the eventfd is never read, each write is one edge.
+                let poll = opcode::PollAdd::new(self.doorbells[index], POLLIN).multi(true);
+                self.push(poll.build().user_data(number));
+            }
         }
     }
 
@@ -140,9 +142,11 @@ impl Uring {
 
     fn take(&mut self, entry: &cqueue::Entry, completions: &mut Completions) {
         match entry.user_data() {
-            DOORBELL => {
-                self.doorbell_armed = cqueue::more(entry.flags());
-                self.rung = true;
+            number @ DOORBELL.. => {
+                if let Some(armed) = self.armed.get_mut((number - DOORBELL) as usize) {
+                    *armed = cqueue::more(entry.flags());
+                    self.rung = true;
+                }
             }
             CONNECT => {
                 let Some(connection) = &mut self.connection else { return };
@@ -256,7 +260,7 @@ impl Driver for Uring {
 
     fn turn(&mut self, wait: Wait, completions: &mut Completions) -> io::Result<()> {
         let before = completions.len();
-        self.arm_doorbell();
+        self.arm_doorbells();
         self.take_completions(completions);
         let wait = if completions.len() > before { Wait::Poll } else { wait };
         if wait != Wait::Poll || !self.ring.submission().is_empty() || self.ring.submission().taskrun() {

@@ -286,7 +286,7 @@ fn a_view_that_outlives_its_worker_keeps_its_slot_and_the_seat() {
     assert_eq!(side.owner.live_seat().unwrap().seat, 1, "the reservation may still be written");
     drop(second);
     drop(reservation);
-    assert!(sys::poll_in(side.owner.doorbell(), Duration::from_secs(10)).unwrap(), "the last word rings");
+    assert!(sys::poll_in(bell(&side, 0), Duration::from_secs(10)).unwrap(), "the last word rings");
     side.owner.disarm();
     hang_up(&mut side);
     side.attach().unwrap();

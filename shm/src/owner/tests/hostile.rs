@@ -1,6 +1,7 @@
 //! Workers that write nonsense, or whatever they can.
 
 use super::*;
+use crate::sys;
 
 /// Pages of a seat as a hostile worker has them: the granted descriptors, mapped by hand.
 struct Hostile {
@@ -194,6 +195,46 @@ fn a_worker_that_writes_random_words_all_over_its_pages_hurts_only_itself() {
         side.owner.deliver_pending();
         let seen = observation(&mut worker);
         assert_eq!((seen.sequence(), seen.payload()), (sequence, &b"kept"[..]));
+    }
+}
+
+/// A worker that drained the doorbell in a loop took the control thread's rings with it, signals and all; one that filled
+/// it and made it block could have kept that thread for good.
+#[test]
+fn what_a_worker_does_with_its_doorbell_keeps_nobody_but_itself() {
+    let mut side = Side::new(&SMALL);
+    let grant = side.owner.seat_join(&Candidate { pid: 0, start_time: 0, seat: None }).unwrap();
+    let [own, ..] = side.owner.doorbells();
+    rustix::fs::fcntl_setfl(&grant.doorbell, rustix::fs::OFlags::empty()).unwrap();
+    // One less than the most that it takes: whatever is added waits (eventfd(2)).
+    rustix::io::write(&grant.doorbell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    let handle = side.owner.doorbell_handle();
+    let ringing = std::thread::spawn(move || handle.ring());
+    until(|| ringing.is_finished().then_some(()));
+    doorbell::clear(grant.doorbell.as_fd());
+    assert!(!sys::poll_in(bell(&side, 0), Duration::ZERO).unwrap());
+    assert!(sys::poll_in(own, Duration::ZERO).unwrap(), "the ring is there, whoever empties the other bell");
+
+    // Its successor rings while it still runs, and the next one in its seat does.
+    rustix::io::write(&grant.doorbell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    side.owner.seat_poison("enough");
+    for seat in [1, 0] {
+        let mut worker = side.attach().unwrap();
+        assert_eq!(side.owner.live_seat().unwrap().seat, seat);
+        side.settle();
+        assert!(side.owner.arm());
+        let ringing = std::thread::spawn(move || {
+            worker.ready().unwrap();
+            worker
+        });
+        assert!(sys::poll_in(bell(&side, seat.into()), Duration::from_secs(10)).unwrap());
+        side.owner.disarm();
+        until(|| ringing.is_finished().then_some(()));
+        let worker = ringing.join().unwrap();
+        let info = kill(&mut side, worker);
+        side.owner.seat_proved_dead(info.seat, info.generation);
+        side.settle();
+        side.owner.seat_proved_dead(grant.seat, grant.generation);
     }
 }
 

@@ -51,7 +51,7 @@ fn a_worker_goes_on_over_a_crash_of_the_sidecar_with_what_it_has() {
     side.settle();
     assert!(side.owner.arm());
     worker.answer(seen, b"L").unwrap();
-    assert!(crate::sys::poll_in(side.owner.doorbell(), Duration::from_secs(10)).unwrap());
+    assert!(crate::sys::poll_in(bell(&side, 0), Duration::from_secs(10)).unwrap());
     side.owner.disarm();
     assert_eq!(side.action(), (last, b"L".to_vec()));
 }
