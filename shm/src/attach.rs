@@ -4,7 +4,7 @@
 //! message each way, both of a fixed size and little-endian:
 //!
 //! 1. the worker says hello: protocol and layout version, its process, the seat it had if it comes back;
-//! 2. the sidecar answers with a seat, and three descriptors (the region, the sidecar's doorbell, the eventfd that
+//! 2. the sidecar answers with a seat, and three descriptors (the region, the seat's doorbell, the socket that
 //!    wakes this worker), or with a reason.
 //!
 //! After that nothing is said. The end of the connection is the hint that a peer ended; the pidfd, which the sidecar

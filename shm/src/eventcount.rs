@@ -10,7 +10,7 @@
 //!         fence                                      ticket = sequence
 //!         anyone asleep?                             fence
 //!         yes: system call                 look once more; something there: cancel
-//!                                          sleep while sequence is the ticket   crate::futex, or an eventfd
+//!                                          sleep while sequence is the ticket   crate::futex, or a descriptor
 //!                                          cancel:   waiters = 0
 //! ```
 //!

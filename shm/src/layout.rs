@@ -150,8 +150,8 @@ pub mod worker_page {
     pub const DOWN_WAITERS: usize = 384;
     /// u32: 1 while the worker waits for room: a free action slot or a free cell.
     pub const WANTS_ROOM: usize = 448;
-    /// u32: 1 when the worker waits on its eventfd instead of the futex.
-    pub const BY_EVENTFD: usize = 452;
+    /// u32: 1 when the worker waits on its wake descriptor, a socket, instead of the futex.
+    pub const BY_DESCRIPTOR: usize = 452;
     /// u32: 1 once the worker has mapped the region: it knows of its seat.
     pub const TAKEN_UP: usize = 456;
     /// u32: 1 once the worker has closed its handle and dropped every observation and reservation: it touches neither

@@ -30,7 +30,7 @@ const UP_TAIL: usize = layout::worker_page::UP_TAIL;
 const UP_SEQUENCE: usize = layout::worker_page::UP_SEQUENCE;
 const DOWN_WAITERS: usize = layout::worker_page::DOWN_WAITERS;
 const WANTS_ROOM: usize = layout::worker_page::WANTS_ROOM;
-const BY_DESCRIPTOR: usize = layout::worker_page::BY_EVENTFD;
+const BY_DESCRIPTOR: usize = layout::worker_page::BY_DESCRIPTOR;
 const UP_HEAD: usize = layout::block(0) + layout::seat_block::UP_HEAD;
 
 /// Starts this program again as a worker that attacks.

@@ -155,7 +155,7 @@ impl Link {
     fn ring(&self, wake: Option<&OwnedFd>) {
         match wake {
             Some(wake)
-                if self.map.word32(self.page + worker_page::BY_EVENTFD).load(Ordering::Relaxed) != 0 =>
+                if self.map.word32(self.page + worker_page::BY_DESCRIPTOR).load(Ordering::Relaxed) != 0 =>
             {
                 doorbell::call(wake.as_fd());
             }

@@ -402,7 +402,7 @@ impl Owner {
             page + worker_page::UP_SEQUENCE,
             page + worker_page::DOWN_WAITERS,
             page + worker_page::WANTS_ROOM,
-            page + worker_page::BY_EVENTFD,
+            page + worker_page::BY_DESCRIPTOR,
             page + worker_page::TAKEN_UP,
             page + worker_page::LEFT,
             block(seat) + seat_block::POISONED,

@@ -250,9 +250,9 @@ impl Attachment {
     }
 
     /// Says how the sidecar is to wake this worker.
-    pub(super) fn wake_by_eventfd(&self) {
+    pub(super) fn wake_by_descriptor(&self) {
         self.map
-            .word32(self.layout.seat_area(self.seat) + worker_page::BY_EVENTFD)
+            .word32(self.layout.seat_area(self.seat) + worker_page::BY_DESCRIPTOR)
             .store(1, Ordering::Release);
     }
 

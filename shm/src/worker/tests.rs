@@ -80,7 +80,7 @@ fn a_poll_loop_is_woken_by_observations_records_and_the_end() {
     });
     worker.answer(seen, b"").unwrap();
     assert!(matches!(worker.next(Some(Duration::ZERO)).unwrap(), Event::Timeout));
-    side.observe(1, b"by the new eventfd");
+    side.observe(1, b"by the new socket");
     assert!(is_readable(&mut worker));
 }
 

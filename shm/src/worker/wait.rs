@@ -1,4 +1,4 @@
-//! How a worker waits: it spins as long as that pays, then sleeps on the sidecar's sequence word, or on the eventfd for
+//! How a worker waits: it spins as long as that pays, then sleeps on the sidecar's sequence word, or on a descriptor for
 //! those who have a poll loop. Every sleep ends after a slice of time, so that a sidecar's end is seen, and a word that
 //! was scribbled over does no lasting harm.
 
@@ -25,7 +25,7 @@ pub(super) enum Woken {
     Signal,
 }
 
-/// What a poll loop sees: one descriptor over the eventfd, the connection, and a timer that ticks while there is no
+/// What a poll loop sees: one descriptor over the wake socket, the connection, and a timer that ticks while there is no
 /// sidecar, since then nothing else would make the loop look for one.
 #[derive(Debug)]
 pub(super) struct Poll {
@@ -111,7 +111,7 @@ impl Worker {
         }
     }
 
-    /// Nothing came: before the caller polls, the sidecar is asked to ring the eventfd. `Some`: something did come.
+    /// Nothing came: before the caller polls, the sidecar is asked to write to the wake socket. `Some`: something did come.
     pub(super) fn idle(&mut self) -> Result<Option<Event>, WorkerError> {
         if self.orphan.is_none() && self.attachment.is_disconnected() {
             return self.lose_owner().map(Some);
@@ -121,7 +121,7 @@ impl Worker {
             doorbell::clear(poll.timer.as_fd());
         }
         self.armed = true;
-        // The wake-up goes to the eventfd, which counts: the ticket is of no use.
+        // The wake-up goes to the socket, which keeps it: the ticket is of no use.
         let _ = self.attachment.events().prepare();
         let event = self.poll_event()?;
         if event.is_some() {
@@ -150,7 +150,7 @@ impl Worker {
         poll.tick(Duration::ZERO)?;
         poll.watch(self.attachment.wake())?;
         poll.watch(self.attachment.connection())?;
-        self.attachment.wake_by_eventfd();
+        self.attachment.wake_by_descriptor();
         Ok(())
     }
 
