@@ -3,7 +3,6 @@
 //! Edge-triggered throughout. A receive is tried when the socket is known to be readable; a short receive or
 //! `EAGAIN` ends that knowledge (epoll(7), question 9), unless the peer's FIN has been announced.
 
-use core::mem::MaybeUninit;
 use core::net::SocketAddr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -11,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 
 use super::{Close, Completion, Completions, Doorbells, Driver, SocketOptions, Wait, socket};
 
@@ -122,15 +121,21 @@ impl Receive {
     /// `None` when nothing is there.
     fn attempt(&self, socket: &OwnedFd) -> Option<io::Result<usize>> {
         loop {
+            // By pointer and length, as io_uring has it: of a slot that a worker may be writing at this moment no
+            // reference is made, not even one to bytes without a value.
             // SAFETY: `Driver::receive` has the caller keep `into..into + length` valid for writes until the
-            // completion. As `MaybeUninit` nothing is read from it here; the kernel alone writes.
-            let buffer: &mut [MaybeUninit<u8>] =
-                unsafe { core::slice::from_raw_parts_mut(self.into.cast(), self.length) };
-            match rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT) {
-                Ok((_, length)) => return Some(Ok(length)),
-                Err(Errno::AGAIN) => return None,
-                Err(Errno::INTR) => {}
-                Err(error) => return Some(Err(error.into())),
+            // completion, and the kernel alone writes here. The descriptor is open for as long as it is borrowed.
+            let received = unsafe {
+                libc::recv(socket.as_raw_fd(), self.into.cast(), self.length, libc::MSG_DONTWAIT)
+            };
+            if let Ok(length) = usize::try_from(received) {
+                return Some(Ok(length));
+            }
+            let error = io::Error::last_os_error();
+            match error.kind() {
+                io::ErrorKind::WouldBlock => return None,
+                io::ErrorKind::Interrupted => {}
+                _ => return Some(Err(error)),
             }
         }
     }
