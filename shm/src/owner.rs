@@ -67,6 +67,15 @@ pub(crate) struct Parts {
     pub(crate) region: u64,
 }
 
+/// Slots that no observation needs any more, and that are not free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lent {
+    /// The worker that is attached has not given them back.
+    pub to_live: u32,
+    /// A worker whose connection has ended has them, until its process is proved gone.
+    pub to_gone: u32,
+}
+
 /// What somebody did to the file of a region that is in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Damage {
@@ -225,8 +234,9 @@ impl Owner {
 
     /// Slots that are taken only because a worker still holds a view of an answered observation. If no slot is free,
     /// they are what starves the tunnel: say so.
-    pub fn lent_after_answer(&self) -> u32 {
-        self.ledger.lent_after_answer()
+    pub fn lent_after_answer(&self) -> Lent {
+        let to_live = self.live().map_or(0, |live| self.ledger.lent_after_answer_to(live));
+        Lent { to_live, to_gone: self.ledger.lent_after_answer() - to_live }
     }
 
     /// The journal, for what the frame loop alone knows.

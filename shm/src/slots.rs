@@ -407,7 +407,17 @@ impl Ledger {
 
     /// Slots that are taken only because a worker still has a view of them.
     pub(crate) fn lent_after_answer(&self) -> u32 {
-        self.slots.iter().filter(|slot| slot.record.held && slot.record.answered).count() as u32
+        // At most MAX_OBSERVATION_SLOTS, here and below.
+        self.held_after_answer().count() as u32
+    }
+
+    /// Those of them that the worker of this seat has.
+    pub(crate) fn lent_after_answer_to(&self, seat: usize) -> u32 {
+        self.held_after_answer().filter(|slot| slot.record.lent[seat] > 0).count() as u32
+    }
+
+    fn held_after_answer(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().filter(|slot| slot.record.held && slot.record.answered)
     }
 
     /// How far the records of this seat's worker were read for certain, at least: `head`, or a position behind it

@@ -355,3 +355,39 @@ fn a_second_worker_is_one_line_of_the_log() {
     assert_eq!((code, said.matches("a worker was refused").count()), (0, 1), "{said}");
     assert_eq!((gateway.report()["solved"].as_u64(), last.finish().0), (Some(1), 0));
 }
+
+/// It looked like a gateway that sends nothing.
+#[test]
+fn a_worker_that_keeps_its_observations_is_named_when_the_slots_run_out() {
+    use sidecar_shm::worker::{Answered, AttachOptions, Event, Worker};
+
+    let region = Region::new();
+    region.expect(&["all observation slots are taken"]);
+    let gateway = Gateway::start(&[&FAST_GATEWAY[..], &["--cases", "1"]].concat());
+    let mut command = main_job(&region, &gateway.endpoint);
+    command.args(FAST).args(["--slots", "2", "--blocked-pong", "200ms"]);
+    let mut running = Running::start(&mut command);
+    let mut worker = Worker::attach(&region.path(), &AttachOptions::default()).unwrap();
+    let mut kept = Vec::new();
+    while kept.len() < 2 {
+        match worker.next(None).unwrap() {
+            Event::Warmup => worker.ready().unwrap(),
+            Event::Observation(observation) => {
+                let mut action = worker.reserve(1).unwrap();
+                // Left and right in turn: the pole stands.
+                action.as_mut_slice()[0] = kept.len() as u8;
+                let Answered::Done = observation.try_answer_and_keep(action, 1) else { panic!("no room") };
+                kept.push(observation);
+            }
+            _ => {}
+        }
+    }
+    running.await_stderr("2 slots are held by the worker after it answered (release each observation)");
+    drop((worker, kept));
+    let mut last = sidecar();
+    last.args(["worker", "--policy", "cartpole", "--shm"]).arg(region.path());
+    let last = Running::start(&mut last);
+    let (code, said) = running.finish();
+    assert_eq!(code, 0, "{said}");
+    assert_eq!((gateway.report()["solved"].as_u64(), last.finish().0), (Some(1), 0), "{said}");
+}

@@ -3,6 +3,7 @@
 use sidecar_core::agent::{Disconnect, DropKind, Event, HangUp, Notice};
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::Epoch;
+use sidecar_shm::owner::Lent;
 use sidecar_shm::slots::Observed;
 use sidecar_shm::stats::{Counter, Gauge, Stage};
 
@@ -228,14 +229,53 @@ impl Bridge {
             }
             Notice::WarmAlready | Notice::Unblocked => tracing::debug!(%notice, "notice"),
             _ => {
-                if self.note(Incident::Notice, &notice.to_string(), now) {
+                let text = match notice {
+                    Notice::Blocked => format!("{notice}{}", whose(self.owner.lent_after_answer())),
+                    _ => notice.to_string(),
+                };
+                if self.note(Incident::Notice, &text, now) {
                     let code = match notice {
                         Notice::Blocked => Code::SlotsTaken,
                         _ => Code::FrameIgnored,
                     };
-                    tracing::warn!(code = code.name(), %notice, "notice");
+                    tracing::warn!(code = code.name(), notice = %text, "notice");
                 }
             }
         }
+    }
+}
+
+/// Who keeps slots that no observation needs any more, for the end of a sentence about slots.
+fn whose(lent: Lent) -> String {
+    let slots = |count| if count == 1 { "1 slot is".to_owned() } else { format!("{count} slots are") };
+    let mut text = String::new();
+    if lent.to_live > 0 {
+        let held = slots(lent.to_live);
+        text += &format!("; {held} held by the worker after it answered (release each observation)");
+    }
+    if lent.to_gone > 0 {
+        let held = slots(lent.to_gone);
+        text += &format!("; {held} held by a worker that is gone and whose process has not ended");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Lent, whose};
+
+    #[test]
+    fn who_holds_slots_is_named() {
+        let said = |to_live, to_gone| whose(Lent { to_live, to_gone });
+        assert_eq!(said(0, 0), "");
+        assert_eq!(
+            said(3, 0),
+            "; 3 slots are held by the worker after it answered (release each observation)"
+        );
+        assert_eq!(
+            said(1, 1),
+            "; 1 slot is held by the worker after it answered (release each observation); 1 slot is held by a worker \
+             that is gone and whose process has not ended"
+        );
     }
 }

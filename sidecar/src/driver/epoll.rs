@@ -125,9 +125,8 @@ impl Receive {
             // reference is made, not even one to bytes without a value.
             // SAFETY: `Driver::receive` has the caller keep `into..into + length` valid for writes until the
             // completion, and the kernel alone writes here. The descriptor is open for as long as it is borrowed.
-            let received = unsafe {
-                libc::recv(socket.as_raw_fd(), self.into.cast(), self.length, libc::MSG_DONTWAIT)
-            };
+            let received =
+                unsafe { libc::recv(socket.as_raw_fd(), self.into.cast(), self.length, libc::MSG_DONTWAIT) };
             if let Ok(length) = usize::try_from(received) {
                 return Some(Ok(length));
             }

@@ -272,6 +272,7 @@ fn a_view_that_outlives_its_worker_keeps_its_slot_and_the_seat() {
     drop(worker);
     hang_up(&mut side);
     side.owner.answered(sequence);
+    assert_eq!(side.owner.lent_after_answer(), Lent { to_live: 0, to_gone: 1 });
     // The other seat is there for the next one, and the slot is nobody's yet.
     let second = side.attach().unwrap();
     assert_eq!((side.owner.live_seat().unwrap().seat, free(&side)), (1, 3));

@@ -178,7 +178,7 @@ fn a_view_keeps_its_slot_after_the_answer_and_a_dropped_one_does_not_answer() {
     worker.failed(&seen, "gave up").unwrap();
     side.settle();
     side.send(sequence);
-    assert_eq!((free(&side), side.owner.lent_after_answer()), (3, 1));
+    assert_eq!((free(&side), side.owner.lent_after_answer()), (3, Lent { to_live: 1, to_gone: 0 }));
     let claimed: Vec<_> = core::iter::from_fn(|| side.owner.claim_slot()).collect();
     assert_eq!(claimed.len(), 3, "what is viewed is never given out");
     assert!(claimed.iter().all(|slot| slot.number() != seen.slot()));
@@ -186,7 +186,7 @@ fn a_view_keeps_its_slot_after_the_answer_and_a_dropped_one_does_not_answer() {
     claimed.into_iter().for_each(|slot| side.owner.unclaim(slot));
     drop(seen);
     side.settle();
-    assert_eq!((free(&side), side.owner.lent_after_answer()), (4, 0));
+    assert_eq!((free(&side), side.owner.lent_after_answer()), (4, Lent { to_live: 0, to_gone: 0 }));
 
     let sequence = side.observe(1, b"dropped");
     drop(observation(&mut worker));
