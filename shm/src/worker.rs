@@ -296,9 +296,13 @@ impl Worker {
     /// # Errors
     /// See [`WorkerError`]; all of them are final except those of [`Worker::answer`].
     pub fn next(&mut self, timeout: Option<Duration>) -> Result<Event, WorkerError> {
+        self.disarm();
+        // What is there already costs no look at the clock.
+        if let Some(event) = self.poll_event()? {
+            return Ok(event);
+        }
         // A wait that would end after the end of time has no end.
         let deadline = timeout.map(|timeout| clock::now() + timeout);
-        self.disarm();
         loop {
             if let Some(event) = self.poll_event()? {
                 return Ok(event);

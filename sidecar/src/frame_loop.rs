@@ -173,8 +173,9 @@ impl FrameLoop {
     /// The driver itself failed: the ring or the epoll instance is unusable.
     pub fn run(mut self) -> Result<(Outcome, Bridge), Failure> {
         let mut completions = Completions::with_capacity(4);
+        // One look at the clock a turn, when something has come.
+        let mut now = clock::now();
         loop {
-            let now = clock::now();
             self.take_commands(now);
             while self.bridge.advance(now) {}
             self.take_effects(now);
@@ -194,11 +195,11 @@ impl FrameLoop {
                 return Err(self.give_up());
             }
             self.suspicious = false;
-            if let Err(failure) = self.wait(&mut completions) {
-                return Err(failure.at(self.bridge.standing(clock::now(), None)));
-            }
+            now = match self.wait(&mut completions) {
+                Ok(woken) => woken,
+                Err(failure) => return Err(failure.at(self.bridge.standing(clock::now(), None))),
+            };
             self.bridge.hear_again();
-            let now = clock::now();
             for completion in completions.drain(..) {
                 self.complete(completion, now);
             }
@@ -362,7 +363,7 @@ impl FrameLoop {
     }
 
     /// Spins as long as that pays, then sleeps until something happens or a timer is due.
-    fn wait(&mut self, completions: &mut Completions) -> Result<(), Failure> {
+    fn wait(&mut self, completions: &mut Completions) -> Result<Instant, Failure> {
         let Self { bridge, driver, commands, waiting, hang_up, .. } = self;
         let mut broken = None;
         // Without spinning, one call submits and waits.
@@ -373,7 +374,7 @@ impl FrameLoop {
             });
         let result = match broken {
             Some(error) => Err(error),
-            None if came => Ok(()),
+            None if came => Ok(clock::now()),
             None => {
                 let now = clock::now();
                 let due = [bridge.poll_timeout(), *hang_up].into_iter().flatten().min();
@@ -383,11 +384,12 @@ impl FrameLoop {
                 let wait = if sleeps { Wait::Block(timeout) } else { Wait::Poll };
                 let result = driver.turn(wait, completions);
                 bridge.disarm();
+                let woken = clock::now();
                 if sleeps {
                     bridge.owner().stats().count(Counter::Sleeps);
-                    waiting.spin.slept(clock::now().since(now));
+                    waiting.spin.slept(woken.since(now));
                 }
-                result
+                result.map(|()| woken)
             }
         };
         result.map_err(|error| {

@@ -216,7 +216,8 @@ impl Uplink {
         })
     }
 
-    /// Gives the observation's slot back and publishes the action, with one wake-up. `Err`: no room yet.
+    /// Publishes the action and gives the observation's slot back, with one wake-up: the action first, since it is what
+    /// the sidecar waits for. `Err`: no room yet for both.
     #[expect(
         clippy::result_large_err,
         reason = "what found no room is given back whole, without an allocation"
@@ -226,12 +227,14 @@ impl Uplink {
         if self.up.free() < 2 || !self.releases.is_empty() {
             return Err(action);
         }
-        let (slot, generation) = action.observation.lent();
-        if !self.push_release(slot, generation) {
-            return Err(action);
-        }
-        action.observation.forget();
         self.push_action(&action.observation, &mut action.reservation, action.length);
+        let (slot, generation) = action.observation.lent();
+        action.observation.forget();
+        if !self.push_release(slot, generation) {
+            // A cell was free and nobody else pushes: not so only if the sidecar's page is overwritten.
+            self.releases.push((slot, generation));
+        }
+        self.post();
         Ok(())
     }
 
@@ -247,6 +250,7 @@ impl Uplink {
             return Err(reservation);
         }
         self.push_action(observation, &mut reservation, length);
+        self.post();
         Ok(())
     }
 
@@ -316,7 +320,7 @@ impl Uplink {
         }
     }
 
-    /// There has to be room.
+    /// There has to be room. The caller posts.
     fn push_action(&mut self, observation: &Observation, reservation: &mut Reservation, length: usize) {
         debug_assert_eq!(observation.origin(), self.origin);
         let descriptor = Descriptor {
@@ -331,14 +335,13 @@ impl Uplink {
             stamps: [observation.taken().as_nanos(), clock::now().as_nanos(), 0, 0],
             ..RECORD
         };
-        let position = self.tail();
+        let position = self.up.position();
         point(Point::UpBefore);
         let pushed = self.up.try_push(&descriptor, &[]);
         point(Point::UpAfter);
         debug_assert!(pushed.is_ok(), "a cell was free, and nobody else pushes");
         reservation.published = true;
         self.sent.push_back((position, reservation.slot));
-        self.post();
     }
 
     fn push_release(&mut self, slot: u32, generation: u32) -> bool {
@@ -353,10 +356,6 @@ impl Uplink {
         let pushed = self.up.try_push(&RECORD, &bytes[..length]).is_ok();
         point(Point::UpAfter);
         pushed
-    }
-
-    fn tail(&self) -> u32 {
-        self.map.word32(self.layout.seat_area(self.seat) + worker_page::UP_TAIL).load(Ordering::Relaxed)
     }
 
     fn post(&self) {

@@ -16,7 +16,9 @@ fn an_observation_reaches_the_worker_and_its_action_comes_back() {
     assert_eq!(side.action(), (sequence, b"world".to_vec()));
     assert_eq!(free(&side), 3, "an action that was not sent keeps its observation");
     side.send(sequence);
-    assert_eq!((free(&side), side.owner.unanswered()), (4, 0));
+    assert_eq!((free(&side), side.owner.unanswered()), (3, 0), "the action is read first");
+    side.settle();
+    assert_eq!(free(&side), 4);
 }
 
 #[test]
@@ -223,6 +225,7 @@ fn an_action_for_a_closed_session_is_counted_and_dropped() {
     assert_eq!(side.action(), (kept, b"in time".to_vec()));
     side.send(kept);
     assert_eq!(side.owner.stats().counter(Counter::DroppedActions), 1);
+    side.settle();
     assert_eq!(free(&side), 4);
 }
 

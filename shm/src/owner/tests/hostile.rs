@@ -116,6 +116,7 @@ fn each_kind_of_nonsense_poisons_its_worker_and_the_next_one_works() {
         worker.answer(seen, b"fine").unwrap();
         assert_eq!(side.action().0, sequence);
         side.send(sequence);
+        side.settle();
         side.owner.seat_proved_dead(hostile.info.seat, hostile.info.generation);
         assert_eq!(free(&side), 3, "{what}");
     }
