@@ -314,7 +314,9 @@ impl ModelDriver {
                 Request::Dial { dial, .. } if alone => self.commands.send(dialled(dial)),
                 Request::Dial { dial, .. } => self.tell(|state| state.dials.push_back(dial)),
                 Request::WorkerReady => {}
-                Request::DropWorker { why } => panic!("a worker is dropped: {why}"),
+                Request::DropWorker { why, .. } | Request::RestartWorker { why, .. } => {
+                    panic!("a worker is ended: {why}")
+                }
             }
         }
         let mut granted = None;
