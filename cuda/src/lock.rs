@@ -26,6 +26,8 @@ use crate::discovery::Uuid;
 /// A child that a dying sidecar was just starting has its locks until it runs its program: they are looked at so
 /// often, with this pause between.
 const LOOKS: u32 = 20;
+/// ... and this often if who has it has ended or is about to: a process that had a GPU open takes its time.
+const ENDING_LOOKS: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Most sidecars that can share a GPU.
 pub const MOST_SHARERS: u32 = 16;
@@ -114,10 +116,10 @@ fn directory(base: &Path) -> Result<(OwnedFd, PathBuf), LockError> {
     Ok((opened, path))
 }
 
-/// A lock file in the directory, made if it is not there.
-fn open(directory: &(OwnedFd, PathBuf), name: &str) -> Result<File, LockError> {
+/// A lock file in the directory; `create`: made if it is not there.
+fn open(directory: &(OwnedFd, PathBuf), name: &str, create: OFlags) -> Result<File, LockError> {
     let path = directory.1.join(name);
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let flags = create | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let opened = match openat(&directory.0, name, flags, Mode::RUSR | Mode::WUSR) {
         Ok(opened) => opened,
         Err(Errno::LOOP) => return Err(LockError::Untrusted { path, what: "a symbolic link" }),
@@ -138,7 +140,7 @@ fn take(
     operation: FlockOperation,
 ) -> Result<Option<File>, LockError> {
     let failed = |source: io::Error| LockError::Io { path: directory.1.join(name), source };
-    let file = open(directory, name)?;
+    let file = open(directory, name, OFlags::CREATE)?;
     match flock(&file, operation) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => return Ok(None),
@@ -163,13 +165,24 @@ fn write_pid(directory: &(OwnedFd, PathBuf), name: &str, file: &mut File) -> Res
 
 /// The pid in a lock file, if the file is locked by somebody.
 fn holder(directory: &(OwnedFd, PathBuf), name: &str) -> Option<u32> {
-    let mut file = open(directory, name).ok()?;
+    let mut file = open(directory, name, OFlags::empty()).ok()?;
     if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
         return None;
     }
     let mut text = String::new();
     file.read_to_string(&mut text).ok()?;
     text.trim().parse().ok()
+}
+
+/// Whether they share it, and the pids of those that have it.
+fn holders_of(directory: &(OwnedFd, PathBuf), uuid: &Uuid) -> (bool, Vec<u32>) {
+    let sharers: Vec<u32> =
+        (0..MOST_SHARERS).filter_map(|place| holder(directory, &place_name(uuid, place))).collect();
+    if sharers.is_empty() {
+        (false, holder(directory, &lock_name(uuid)).into_iter().collect())
+    } else {
+        (true, sharers)
+    }
 }
 
 impl GpuLock {
@@ -196,7 +209,8 @@ impl GpuLock {
             assert!((2..=MOST_SHARERS).contains(&among), "a GPU shared among {among}");
         }
         let directory = directory(base)?;
-        for look in 1.. {
+        let mut looks = 0;
+        loop {
             let taken = match how {
                 Use::Alone => Self::alone(&directory, uuid)?,
                 Use::Shared(among) => Self::shared(&directory, uuid, among)?,
@@ -204,16 +218,15 @@ impl GpuLock {
             if let Some(lock) = taken {
                 return Ok(lock);
             }
-            if look == LOOKS {
-                break;
+            looks += 1;
+            let holders = holders_of(&directory, uuid);
+            let ending = !holders.1.is_empty() && holders.1.iter().all(|pid| sidecar_shm::is_ending(*pid));
+            if looks >= if ending { ENDING_LOOKS } else { LOOKS } {
+                let (shared, pids) = holders;
+                return Err(LockError::InUse { uuid: uuid.to_string(), pids, shared });
             }
             std::thread::sleep(PAUSE);
         }
-        let sharers: Vec<u32> =
-            (0..MOST_SHARERS).filter_map(|place| holder(&directory, &place_name(uuid, place))).collect();
-        let shared = !sharers.is_empty();
-        let pids = if shared { sharers } else { holder(&directory, &lock_name(uuid)).into_iter().collect() };
-        Err(LockError::InUse { uuid: uuid.to_string(), pids, shared })
     }
 
     fn alone(directory: &(OwnedFd, PathBuf), uuid: &Uuid) -> Result<Option<Self>, LockError> {
@@ -343,13 +356,36 @@ mod tests {
     }
 
     #[test]
+    fn a_holder_that_is_ending_is_waited_for() {
+        let base = base();
+        drop(GpuLock::take_in(base.path(), &gpu(1), Use::Alone).unwrap());
+        // Has ended, but nobody has asked for its end: its pid is known.
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let directory = directory(base.path()).unwrap();
+        let name = lock_name(&gpu(1));
+        let mut held = open(&directory, &name, OFlags::empty()).unwrap();
+        flock(&held, FlockOperation::NonBlockingLockExclusive).unwrap();
+        held.set_len(0).unwrap();
+        writeln!(held, "{}", child.id()).unwrap();
+        let taking = {
+            let base = base.path().to_owned();
+            std::thread::spawn(move || GpuLock::take_in(&base, &gpu(1), Use::Alone))
+        };
+        std::thread::sleep(PAUSE * (LOOKS * 2));
+        assert!(!taking.is_finished(), "it was given up");
+        drop(held);
+        taking.join().unwrap().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
     fn a_lock_whose_file_was_removed_is_none() {
         let base = base();
         let first = GpuLock::take_in(base.path(), &gpu(1), Use::Alone).unwrap();
         // A file that was opened before it was removed, and locked after: two would have "the" lock.
         let directory = directory(base.path()).unwrap();
         let name = lock_name(&gpu(2));
-        let stale = open(&directory, &name).unwrap();
+        let stale = open(&directory, &name, OFlags::CREATE).unwrap();
         std::fs::remove_file(own(base.path()).join(&name)).unwrap();
         flock(&stale, FlockOperation::NonBlockingLockExclusive).unwrap();
         GpuLock::take_in(base.path(), &gpu(2), Use::Alone).unwrap();

@@ -58,3 +58,5 @@ mod sys;
 #[cfg(all(test, not(sidecar_loom)))]
 mod testing;
 pub mod worker;
+
+pub use sys::is_ending;

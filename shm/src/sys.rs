@@ -159,7 +159,7 @@ fn start_time_in(stat: &str) -> Option<Option<u64>> {
 
 /// Whether a process has ended or is about to: a killed one lets go of its locks only after its memory, and takes
 /// long for that if it has much. Of another pid namespace it looks as if it had ended.
-pub(crate) fn is_ending(pid: u32) -> bool {
+pub fn is_ending(pid: u32) -> bool {
     /// linux/sched.h.
     const PF_EXITING: u32 = 4;
     #[cfg(feature = "simulation")]
