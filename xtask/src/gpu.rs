@@ -26,6 +26,13 @@ pub(crate) const STEPS: &[Step<Context>] = &[
         leftovers: Leftovers::AFailure,
         run: device,
     },
+    Step {
+        name: "rates",
+        title: "copies out of page-locked slots, beside plain ones and the bus's limit",
+        needs: &["gpus"],
+        leftovers: Leftovers::AFailure,
+        run: rates,
+    },
 ];
 
 /// Builds the sidecar and asks it; there is nothing to be done without a GPU.
@@ -47,4 +54,12 @@ fn device(context: &Context) -> Result<(), Stop> {
         .args(["--", "--nocapture", "--test-threads=1"])
         .env("SIDECAR_GPU_TEST", "1");
     context.runner.run(tests, BUILD_LIMIT)
+}
+
+/// Shows figures and verdicts; a target that is missed is no failure of the code.
+fn rates(context: &Context) -> Result<(), Stop> {
+    look(context)?;
+    let measure =
+        context.cargo_tool(["run", "--release", "--package", "sidecar-cuda", "--example", "copy_rates"]);
+    context.runner.run(measure, BUILD_LIMIT)
 }

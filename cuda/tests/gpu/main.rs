@@ -2,4 +2,5 @@
 
 mod discovery;
 mod pin;
+mod rates;
 mod simulated;

@@ -26,7 +26,7 @@ pub(crate) struct Simulated {
 }
 
 /// Beside the test's own program, where cargo puts the libraries of its dependencies.
-fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     program.parent().unwrap().join("libsimulated_cuda_driver.so")
 }
@@ -103,8 +103,12 @@ pub(crate) struct Side {
 
 impl Side {
     pub(crate) fn new() -> Self {
+        Self::of(&GEOMETRY)
+    }
+
+    pub(crate) fn of(geometry: &Geometry) -> Self {
         let directory = tempfile::Builder::new().prefix("sidecar-cuda-").tempdir_in("/dev/shm").unwrap();
-        Self::at(std::sync::Arc::new(directory), &GEOMETRY)
+        Self::at(std::sync::Arc::new(directory), geometry)
     }
 
     fn at(directory: std::sync::Arc<TempDir>, geometry: &Geometry) -> Self {
