@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import queue
 import threading
 import tracemalloc
 import weakref
@@ -205,3 +206,81 @@ def test_a_with_block_gives_the_slot_back_and_hides_no_exception(played: Played)
     del held
     observation.answer(b"z")
     assert rig.action()[1] == b"z"
+
+
+def test_a_view_keeps_its_bytes_over_the_death_of_the_sidecar(played: Played) -> None:
+    rig, worker = played
+    rig.observe("one", b"of before" * 1000)
+    observation = worker.take(10)
+    view = observation.payload
+    observation.answer(b"y")
+    rig.action()
+    rig.restart()
+    # The session goes on; the slots that are left go round many times at the successor, too.
+    for round in range(5 * SLOTS):
+        exchange(rig, worker, bytes([round]) * 9000)
+    assert view == b"of before" * 1000
+    view.release()
+    until(lambda: lent_slots(rig) == 0, "the slot's way back")
+
+
+def test_a_view_keeps_its_bytes_when_its_worker_is_closed_and_others_follow(rig: Rig) -> None:
+    first = sidecar.Worker(rig.shm)
+    warm_up(rig, first)
+    rig.observe("one", b"of the first" * 1000)
+    observation = first.take(10)
+    view = observation.payload
+    observation.answer(b"y")
+    rig.action()
+    first.close()
+    with sidecar.Worker(rig.shm) as second:
+        while not isinstance(event := second.next(10), sidecar.SessionOpened):
+            if isinstance(event, sidecar.Warmup):
+                event.ready()
+        for round in range(5 * SLOTS):
+            exchange(rig, second, bytes([round]) * 12000)
+        assert view == b"of the first" * 1000
+        # The slot comes back from a worker that was closed long ago.
+        assert lent_slots(rig) == 1
+        del view, observation
+        until(lambda: lent_slots(rig) == 0, "the slot's way back")
+        exchange(rig, second, b"and on")
+
+
+def test_many_threads_answer_and_no_view_sees_another_observation(played: Played) -> None:
+    """All slots are under way, and views come and go in every thread while the last one ends elsewhere."""
+    rig, worker = played
+    count, threads = 400, 4
+    waiting: queue.Queue[sidecar.Observation | None] = queue.Queue()
+    wrong: list[int] = []
+
+    def act() -> None:
+        while (observation := waiting.get()) is not None:
+            views = [memoryview(observation) for _ in range(3)]
+            expected = views[0][:4].tobytes() * 512
+            observation.answer(views[1][:4])
+            for view in views:
+                if view != expected:
+                    wrong.append(observation.sequence)
+                view.release()
+            del observation, view, views
+
+    workers = [threading.Thread(target=act) for _ in range(threads)]
+    for thread in workers:
+        thread.start()
+    sent = 0
+    answered = []
+    try:
+        while len(answered) < count:
+            while sent < count and sent - len(answered) < SLOTS:
+                rig.observe("one", sent.to_bytes(4, "big") * 512)
+                waiting.put(worker.take(10))
+                sent += 1
+            answered.append(int.from_bytes(rig.action()[1], "big"))
+    finally:
+        for _ in workers:
+            waiting.put(None)
+        for thread in workers:
+            thread.join(30)
+    assert sorted(answered) == list(range(count)) and wrong == []
+    until(lambda: lent_slots(rig) == 0, "all slots' way back")
