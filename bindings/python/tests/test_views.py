@@ -7,6 +7,7 @@ import gc
 import pickle
 import queue
 import threading
+import time
 import tracemalloc
 import weakref
 
@@ -263,6 +264,8 @@ def test_many_threads_answer_and_no_view_sees_another_observation(played: Played
                 if view != expected:
                     wrong.append(observation.sequence)
                 view.release()
+                # Long enough for the next observation to come into a slot that was given back too early.
+                time.sleep(0.001)
             del observation, view, views
 
     workers = [threading.Thread(target=act) for _ in range(threads)]
