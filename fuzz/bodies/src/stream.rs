@@ -8,6 +8,7 @@ use sidecar_core::time::Instant;
 use sidecar_core::tunnel::{AgentId, Epoch, JobId};
 use sidecar_core::ws::frame::{self, Decoded, Opcode};
 use sidecar_core::ws::handshake::accept_for;
+use sidecar_core::ws::mask;
 
 use crate::split::pieces;
 
@@ -20,8 +21,27 @@ pub fn run(bytes: &[u8]) {
     let [state, seed, stream @ ..] = bytes else { return };
     let whole = play(*state, [stream].into_iter());
     let cut = play(*state, pieces(stream, *seed));
-    assert_eq!(whole, cut, "cut with seed {seed}");
-    assert_eq!(whole, play(*state, pieces(stream, 0)), "byte by byte");
+    let bytes = play(*state, pieces(stream, 0));
+    assert_eq!(whole.seen, cut.seen, "cut with seed {seed}");
+    assert_eq!(whole.seen, bytes.seen, "byte by byte");
+    // Byte by byte each ping is alone. Of several that come together the last is answered (RFC 6455 section 5.5.3).
+    for some in [&whole, &cut] {
+        let mut all = bytes.pongs.iter();
+        let are_among = some.pongs.iter().all(|pong| all.any(|other| other == pong));
+        assert!(are_among, "pongs that nobody asked for: {:?}, of {:?}", some.pongs, bytes.pongs);
+        if !some.closes {
+            assert_eq!(some.pongs.last(), bytes.pongs.last(), "the last ping is answered");
+        }
+    }
+}
+
+/// A run against one way to cut the stream.
+struct Played {
+    seen: Seen,
+    /// What pongs carried, in order.
+    pongs: Vec<Vec<u8>>,
+    /// A close frame was sent: what was owed besides is dropped for it.
+    closes: bool,
 }
 
 /// What the world saw of an agent: payloads of observations, control payloads sent, how it ended.
@@ -33,7 +53,7 @@ struct Seen {
     ended: Option<String>,
 }
 
-fn play<'a>(state: u8, pieces: impl Iterator<Item = &'a [u8]>) -> Seen {
+fn play<'a>(state: u8, pieces: impl Iterator<Item = &'a [u8]>) -> Played {
     let mut rig = Rig::new();
     rig.upgrade();
     if state == 1 {
@@ -43,6 +63,7 @@ fn play<'a>(state: u8, pieces: impl Iterator<Item = &'a [u8]>) -> Seen {
         assert!(rig.agent.session().is_some());
     }
     rig.seen = Seen::default();
+    rig.pongs.clear();
     for piece in pieces {
         rig.receive(piece);
     }
@@ -51,10 +72,12 @@ fn play<'a>(state: u8, pieces: impl Iterator<Item = &'a [u8]>) -> Seen {
         rig.settle();
     }
     // What else was due when a close came up is dropped for it: what had left by then depends on the pieces.
-    if rig.seen.sent.iter().any(|(opcode, _)| *opcode == Opcode::Close) {
+    let closes = rig.seen.sent.iter().any(|(opcode, _)| *opcode == Opcode::Close);
+    if closes {
         rig.seen.sent.retain(|(opcode, _)| *opcode == Opcode::Close);
+        assert_eq!(rig.seen.sent.len(), 1, "one close is enough");
     }
-    rig.seen
+    Played { seen: rig.seen, pongs: rig.pongs, closes }
 }
 
 /// An unmasked text frame of up to 125 bytes.
@@ -96,6 +119,8 @@ struct Rig {
     now: Instant,
     places: Places,
     seen: Seen,
+    pongs: Vec<Vec<u8>>,
+    out: Box<[u8; MAX_TRANSMIT]>,
 }
 
 impl Rig {
@@ -121,6 +146,8 @@ impl Rig {
             now,
             places: Places { scratch: vec![0xa5; bytes], slot: vec![0x5a; bytes], offered: false },
             seen: Seen::default(),
+            pongs: Vec::new(),
+            out: Box::new([0; MAX_TRANSMIT]),
         }
     }
 
@@ -173,16 +200,23 @@ impl Rig {
                 self.agent.offer_slot();
                 progress = true;
             }
-            let mut out = [0; MAX_TRANSMIT];
-            while let Some(length) = self.agent.poll_transmit(self.now, &mut out) {
-                let Ok(Decoded::Header { header, size }) = frame::decode(&out[..length]) else {
-                    panic!("no frame: {:?}", &out[..length]);
+            while let Some(length) = self.agent.poll_transmit(self.now, &mut self.out[..]) {
+                let out = &self.out[..length];
+                let Ok(Decoded::Header { header, size }) = frame::decode(out) else {
+                    panic!("no frame: {out:?}");
                 };
                 assert!(header.fin && header.masked.is_some());
                 assert_eq!(header.length, (length - size) as u64);
-                // Pongs owed are dropped for a close, and the last of several is enough (RFC 6455 section 5.5.3): what
-                // was asked together with something else depends on the pieces.
-                if header.opcode != Opcode::Pong {
+                assert!(
+                    !self.seen.sent.iter().any(|(opcode, _)| *opcode == Opcode::Close),
+                    "said after a close"
+                );
+                // How many pongs there are depends on the pieces.
+                if header.opcode == Opcode::Pong {
+                    let mut payload = out[size..].to_vec();
+                    mask::apply(header.masked.unwrap_or_default(), 0, &mut payload);
+                    self.pongs.push(payload);
+                } else {
                     self.seen.sent.push((header.opcode, length - size));
                 }
                 self.agent.handle_sent(self.now);
