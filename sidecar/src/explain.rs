@@ -165,6 +165,16 @@ codes! {
         "a cut, a close, a refusal or a broken rule; the line says which, and for how long the gateway may still keep the session",
         "nothing: it is dialled again, and what waits is kept"
     }
+    Unresolved "unresolved" Incident {
+        "the gateway's name cannot be resolved",
+        "the resolver does not know it, or does not answer",
+        "check `--endpoint` and the resolver; a redial goes to where the gateway was before"
+    }
+    WorkerEnded "worker-ended" Incident {
+        "the worker ended, and is started again",
+        "it crashed, was killed, or left by itself; `status` says which, and what it held comes again to its successor",
+        "look at the worker's output; a kill by the system means that memory was short"
+    }
     ReadyOverdue "ready-overdue" Incident {
         "no `ready` 60 s after `warmup`",
         "the worker has not finished its warm-up, and the gateway waits for it",

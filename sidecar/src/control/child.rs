@@ -14,6 +14,7 @@ use tokio::process::{Child, Command};
 
 use super::group::{self, GRACE, MARK};
 use super::{Shared, WindDown};
+use crate::explain::Code;
 use crate::frame_loop;
 
 /// How often a worker that dies before it was ever ready is started again.
@@ -81,7 +82,7 @@ impl Keeper {
                 }
             };
             if *shared.ready.borrow() {
-                tracing::warn!(%status, "the worker ended; starting it again");
+                tracing::warn!(code = Code::WorkerEnded.name(), %status, "the worker ended; starting it again");
                 if started.elapsed() > HEALTHY {
                     backoff = FIRST_BACKOFF;
                 }
@@ -99,7 +100,8 @@ impl Keeper {
                     ),
                 );
             }
-            tracing::warn!(%status, starts = starts_before_ready, "the worker ended before it was ready");
+            let code = Code::WorkerEnded.name();
+            tracing::warn!(code, %status, starts = starts_before_ready, "the worker ended before it was ready");
             tokio::time::sleep(FIRST_BACKOFF).await;
         }
     }

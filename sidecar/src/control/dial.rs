@@ -14,6 +14,7 @@ use sidecar_core::agent::DialFailure;
 use tokio::sync::{oneshot, watch};
 
 use crate::config::{Target, Token, TokenSources};
+use crate::explain::Code;
 use crate::frame_loop::Command;
 
 /// A redial waits this long for the resolver before it goes to the addresses of the last time: the gateway keeps a
@@ -123,9 +124,11 @@ impl Dialler {
         match found {
             Ok(addresses) if !addresses.is_empty() => self.known = addresses,
             Ok(_) => {
-                tracing::warn!(%host, "the gateway's name has no address; check --endpoint and the resolver")
+                let code = Code::Unresolved.name();
+                tracing::warn!(code, %host, "the gateway's name has no address; check --endpoint and the resolver")
             }
             Err(error) => tracing::warn!(
+                code = Code::Unresolved.name(),
                 %host,
                 %error,
                 known = self.known.len(),
