@@ -220,7 +220,8 @@ impl GpuLock {
             }
             looks += 1;
             let holders = holders_of(&directory, uuid);
-            let ending = !holders.1.is_empty() && holders.1.iter().all(|pid| sidecar_shm::is_ending(*pid));
+            let ending = !holders.1.is_empty()
+                && holders.1.iter().all(|pid| sidecar_shm::is_ending(*pid).unwrap_or(true));
             if looks >= if ending { ENDING_LOOKS } else { LOOKS } {
                 let (shared, pids) = holders;
                 return Err(LockError::InUse { uuid: uuid.to_string(), pids, shared });

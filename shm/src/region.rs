@@ -225,7 +225,8 @@ pub fn create(
         let found = loop {
             match found::look(path) {
                 Err(CreateError::InUse { pid, .. })
-                    if looks < LOCK_LOOKS || (looks < ENDING_LOOKS && pid != 0 && sys::is_ending(pid)) =>
+                    if looks < LOCK_LOOKS
+                        || (looks < ENDING_LOOKS && pid != 0 && sys::is_ending(pid).unwrap_or(true)) =>
                 {
                     looks += 1;
                     std::thread::sleep(LOCK_PAUSE);

@@ -130,48 +130,73 @@ pub(crate) fn process_start(pid: u32) -> io::Result<Option<u64>> {
     if let Some(simulated) = crate::simulation::start_time(pid) {
         return Ok(simulated);
     }
-    let text = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    // Elsewhere the pid is another process's, or nobody's.
+    if !proc_is_ours() {
+        return Err(io::Error::other("/proc is not there, or is another pid namespace's"));
+    }
+    let text = match text {
         Ok(text) => text,
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // Unless it isn't there because nothing is.
-            return std::fs::symlink_metadata("/proc/self/stat").map(|_| None);
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
     start_time_in(&text)
         .ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is not of the form that is known")))
 }
 
+/// Whether `/proc` names processes as this one does: a pid namespace can be made without a `/proc` of its own.
+fn proc_is_ours() -> bool {
+    std::fs::read_link("/proc/self").is_ok_and(|own| own.as_os_str() == &*std::process::id().to_string())
+}
+
 /// `Some(None)`: it has ended. `None`: that is no such text.
 fn start_time_in(stat: &str) -> Option<Option<u64>> {
+    let fields = fields(stat)?;
+    let start = fields.get(19)?.parse().ok()?;
+    Some((!has_ended(&fields)?).then_some(start))
+}
+
+/// The fields of such a text from the third one on, which is the state.
+fn fields(stat: &str) -> Option<Vec<&str>> {
     // The command in parentheses may hold anything, also spaces and parentheses.
     let (_, fields) = stat.rsplit_once(')')?;
-    // What follows starts with field 3, the state.
-    let fields: Vec<_> = fields.split_ascii_whitespace().collect();
+    Some(fields.split_ascii_whitespace().collect())
+}
+
+fn has_ended(fields: &[&str]) -> Option<bool> {
     // A process of which only the first thread has ended looks dead, and its other threads go on; they are counted in
     // field 20 (proc_pid_stat(5)).
     let threads: u32 = fields.get(17)?.parse().ok()?;
-    let ended = matches!(*fields.first()?, "Z" | "X") && threads <= 1;
-    let start = fields.get(19)?.parse().ok()?;
-    Some((!ended).then_some(start))
+    Some(is_dead(fields)? && threads <= 1)
 }
 
-/// Whether a process has ended or is about to: a killed one lets go of its locks only after its memory, and takes
-/// long for that if it has much. Of another pid namespace it looks as if it had ended.
-pub fn is_ending(pid: u32) -> bool {
-    /// linux/sched.h.
-    const PF_EXITING: u32 = 4;
+fn is_dead(fields: &[&str]) -> Option<bool> {
+    Some(matches!(*fields.first()?, "Z" | "X"))
+}
+
+/// Whether a process has ended or is about to: a killed one lets go of its locks and sockets only after its memory, and
+/// takes long for that if it has much. `None`: it can't be seen. It has ended, is of another pid namespace, or the system
+/// does not tell.
+pub fn is_ending(pid: u32) -> Option<bool> {
     #[cfg(feature = "simulation")]
     if let Some(simulated) = crate::simulation::start_time(pid) {
-        return simulated.is_none();
+        return Some(simulated.is_none());
     }
-    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
-    let Some((_, fields)) = text.rsplit_once(')') else { return false };
-    let mut fields = fields.split_ascii_whitespace();
-    // State is field 3, the flags are field 9 (proc_pid_stat(5)).
-    matches!(fields.next(), Some("Z" | "X"))
-        || fields.nth(5).and_then(|flags| flags.parse::<u32>().ok()).is_some_and(|it| it & PF_EXITING != 0)
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok().filter(|_| proc_is_ours());
+    is_ending_in(&text?)
+}
+
+fn is_ending_in(stat: &str) -> Option<bool> {
+    /// linux/sched.h.
+    const PF_EXITING: u32 = 4;
+    let fields = fields(stat)?;
+    if is_dead(&fields)? {
+        return has_ended(&fields);
+    }
+    // Field 9.
+    let flags: u32 = fields.get(6)?.parse().ok()?;
+    Some(flags & PF_EXITING != 0)
 }
 
 /// The id of this boot: CLOCK_BOOTTIME stamps of another boot mean nothing.
@@ -222,14 +247,16 @@ pub(crate) fn is_pidfd(fd: impl AsFd) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::start_time_in;
+    use super::{is_ending_in, start_time_in};
 
     /// Found by reading: a worker whose first thread had left was taken for dead, and its slots for free.
     #[test]
     fn a_process_has_ended_when_its_last_thread_has() {
         let stat = |state: &str, threads: u32| {
-            format!("77 (a) b) c) {state} 1 77 77 0 -1 4 1 0 0 0 1 2 0 0 20 0 {threads} 0 4242 9 9 9")
+            format!("77 (a) b) c) {state} 1 77 77 0 -1 0 1 0 0 0 1 2 0 0 20 0 {threads} 0 4242 9 9 9")
         };
+        let exiting = stat("D", 3).replacen("-1 0", "-1 4", 1);
+        assert_eq!(is_ending_in(&exiting), Some(true), "it gives back its memory");
         for (state, threads, expected) in [
             ("S", 1, Some(4242)),
             ("R", 9, Some(4242)),
@@ -239,6 +266,7 @@ mod tests {
             ("Z", 2, Some(4242)),
         ] {
             assert_eq!(start_time_in(&stat(state, threads)), Some(expected), "{state} {threads}");
+            assert_eq!(is_ending_in(&stat(state, threads)), Some(expected.is_none()), "{state} {threads}");
         }
         assert_eq!(start_time_in("77 (a) S 1"), None);
         assert_eq!(

@@ -236,6 +236,9 @@ fn child_is_a_sidecar_of_another_pid_namespace() {
     std::os::unix::fs::symlink(socket_path(&side.path), socket_path(&meeting_point)).unwrap();
     until(|| side.serve().then_some(()));
     assert_eq!(side.owner.live_seat().unwrap().pid, 0, "it can't be seen from here");
+    // This namespace has the other one's /proc: what it says of a pid is about somebody else.
+    let own = std::process::id();
+    assert!(sys::process_start(own).is_err() && sys::is_ending(own).is_none(), "pid {own}");
     side.owner.deliver_pending();
     let sequence = side.observe(1, b"x");
     until(|| side.poll().unwrap());

@@ -126,9 +126,9 @@ mod tests {
         let (orphan, record) = orphan(pid, sys::process_start(pid).unwrap().unwrap());
         let limit = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit }).unwrap();
-        let (looked, runs) = (orphan.look(), may_run(&record));
+        let (looked, runs, ending) = (orphan.look(), may_run(&record), sys::is_ending(pid));
         setrlimit(Resource::Nofile, limit).unwrap();
-        assert!(looked.is_err() && runs, "{looked:?} {runs}");
+        assert!(looked.is_err() && runs && ending.is_none(), "{looked:?} {runs} {ending:?}");
         assert!(matches!(orphan.look().unwrap(), Whereabouts::Runs(_)));
     }
 }

@@ -207,7 +207,10 @@ impl Owner {
         let Seat { record, connected, link, .. } = &self.seats[live];
         let known = record.pid != 0 && record.start_time != 0;
         let late = Self::now().since(self.since) > SURVIVOR_RETURNS_WITHIN;
-        link.has_left() || !connected && late || !may_run(record) || known && sys::is_ending(record.pid)
+        link.has_left()
+            || !connected && late
+            || !may_run(record)
+            || known && sys::is_ending(record.pid) == Some(true)
     }
 
     /// A process that says hello anew, and for which a seat was kept of which it never heard (its answer was lost with a
