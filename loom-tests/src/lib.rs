@@ -1,4 +1,5 @@
-//! Loom models of the concurrent code in `sidecar-shm`: of the code itself, over loom's atomics and cells.
+//! Loom models of the concurrent code in `sidecar-shm`, and of the handoffs in `sidecar`: of the code itself, over loom's
+//! atomics and cells.
 //!
 //! A module for each race. Beside the models of each, its *teeth*: the same model with one memory order or fence of the
 //! real code weakened (`sidecar_shm::sync::orders::Orders`), which has to fail. So a model that could not see the

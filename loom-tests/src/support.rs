@@ -75,7 +75,7 @@ impl Bite {
         match self {
             Self::Race => &["Causality violation"],
             Self::LostWakeUp => &["deadlock"],
-            Self::Dropped => &["a worker is dropped"],
+            Self::Dropped => &["was detached"],
             Self::WrongMessage => &["assertion `left == right` failed", "descriptor of unknown kind"],
         }
     }
