@@ -9,7 +9,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use sidecar_core::record::{self, ToSidecar, ToWorker};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sidecar_core::record::{self, MAX_RECORD, ToSidecar, ToWorker};
 use sidecar_core::tunnel::{AgentId, Epoch, SessionId};
 
 use crate::attach::Candidate;
@@ -171,8 +173,8 @@ pub fn descriptors(bytes: &[u8]) {
         }
     }
     let record = &bytes[..bytes.len().min(RECORD_BYTES)];
-    let _ = record::decode::<ToSidecar>(record);
-    let _ = record::decode::<ToWorker>(record);
+    same_again::<ToSidecar>(record);
+    same_again::<ToWorker>(record);
 
     let ring = Ring::default();
     let (mut producer, mut consumer) = (Producer::new(&ring), Consumer::new(&ring));
@@ -193,6 +195,14 @@ pub fn descriptors(bytes: &[u8]) {
         }
         assert!(producer.free() <= CAPACITY);
     }
+}
+
+/// What is read as a record means the same once it was written.
+fn same_again<T: Serialize + DeserializeOwned + PartialEq + core::fmt::Debug>(bytes: &[u8]) {
+    let Ok(record) = record::decode::<T>(bytes) else { return };
+    let mut written = [0; MAX_RECORD];
+    let length = record::encode(&record, &mut written).expect("whatever can be read can be written");
+    assert_eq!(record::decode::<T>(&written[..length]).as_ref(), Ok(&record));
 }
 
 const CAPACITY: u32 = 4;
