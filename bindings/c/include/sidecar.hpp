@@ -116,6 +116,21 @@ public:
     }
     /// False: its session is over, and an action for it would be dropped.
     bool is_wanted() const { return detail::check(sidecar_observation_is_wanted(handle_.get())) == sidecar_OK; }
+    /// Starts the copy of the payload to `length` bytes of device memory on a stream, and does not wait: the slot is given
+    /// back when it is over. See sidecar_observation_copy_to_device; the worker needs sidecar_WORKER_PIN.
+    void copy_to_device(std::uint64_t device_address, std::size_t length, void *stream = nullptr) {
+        detail::check(sidecar_observation_copy_to_device(handle_.get(), device_address, length, stream));
+    }
+    /// The GPU uses the slot in what was put on this stream so far.
+    void used_by_device(void *stream = nullptr) {
+        detail::check(sidecar_observation_used_by_device(handle_.get(), stream));
+    }
+    /// Where a kernel sees the payload; none if the slots are not page-locked. Borrowed, as payload() is.
+    std::optional<std::uint64_t> device_address() const {
+        std::uint64_t address = 0;
+        const auto status = detail::check(sidecar_observation_get_device_address(handle_.get(), &address));
+        return status == sidecar_OK ? std::optional<std::uint64_t>(address) : std::nullopt;
+    }
     /// Without waiting, on any thread. False: no room; it is still here.
     bool try_answer(Bytes action) {
         const auto status = sidecar_observation_try_answer(handle_.get(), action.data, action.size);
@@ -262,6 +277,15 @@ public:
         auto info = detail::sized<sidecar_worker_info>();
         check(sidecar_worker_get_info(handle_.get(), member, &info));
         return info;
+    }
+
+    /// Why the slots are not page-locked, though sidecar_WORKER_PIN asked for it; none: they are, or nobody asked.
+    std::optional<std::string> pin_failure(std::uint32_t member = 0) {
+        auto why = detail::sized<sidecar_failure>();
+        if (check(sidecar_worker_get_pin_failure(handle_.get(), member, &why)) != sidecar_OK) {
+            return std::nullopt;
+        }
+        return std::string(why.text, why.text_len);
     }
 
     /// For poll loops; see sidecar_worker_fd.

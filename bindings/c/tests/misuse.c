@@ -37,6 +37,7 @@ static struct sidecar_reservation *reservation;
 static uint8_t *room;
 static size_t length;
 static int32_t fd;
+static uint64_t address;
 
 #define WORKER(other) ((struct sidecar_worker *)(void *)(other))
 #define OBSERVATION(other) ((struct sidecar_observation *)(void *)(other))
@@ -65,11 +66,15 @@ static int32_t fd;
     M(sidecar_reservation_get_bytes(on.reservation, NULL, &length), ERR_NULL)                                          \
     M(sidecar_reservation_get_bytes(on.reservation, &room, NULL), ERR_NULL)                                            \
     M(sidecar_worker_answer_reserved(on.worker, on.observation, NULL, 1), ERR_NULL)                                    \
+    M(sidecar_worker_get_pin_failure(on.worker, 0, NULL), ERR_NULL)                                                    \
+    M(sidecar_observation_get_device_address(on.observation, NULL), ERR_NULL)                                          \
+    M(sidecar_observation_copy_to_device(NULL, 0, 0, NULL), ERR_NULL)                                                  \
     /* Numbers and lengths out of their range. */                                                                      \
     M(sidecar_worker_next(on.worker, -2, &event), ERR_VALUE)                                                           \
     M(sidecar_worker_ready(on.worker, 1), ERR_VALUE)                                                                   \
     M(sidecar_worker_ready(on.worker, UINT32_MAX), ERR_VALUE)                                                          \
     M(sidecar_worker_get_info(on.worker, 1, &info), ERR_VALUE)                                                         \
+    M(sidecar_worker_get_pin_failure(on.worker, 1, &failure), ERR_VALUE)                                               \
     M(sidecar_worker_answer(on.worker, on.observation, bytes, SIZE_MAX), ERR_LENGTH)                                   \
     M(sidecar_worker_failed(on.worker, on.observation, text, SIZE_MAX), ERR_LENGTH)                                    \
     M(sidecar_worker_failed(on.worker, on.observation, no_text, 1), ERR_TEXT)                                          \
@@ -107,6 +112,12 @@ static int32_t fd;
     M(sidecar_worker_failed(on.closed, on.observation, text, 4), ERR_STATE)                                            \
     M(sidecar_worker_reserve(on.closed, on.observation, 1, &reservation), ERR_STATE)                                   \
     M(sidecar_worker_close(on.closed), ERR_STATE)                                                                      \
+    /* A GPU that the worker has not, and observations that are gone. */                                               \
+    M(sidecar_observation_copy_to_device(on.observation, 4096, sizeof bytes, NULL), ERR_STATE)                         \
+    M(sidecar_observation_used_by_device(on.observation, NULL), ERR_STATE)                                             \
+    M(sidecar_observation_copy_to_device(on.answered, 4096, sizeof bytes, NULL), ERR_STATE)                            \
+    M(sidecar_observation_used_by_device(on.answered, NULL), ERR_STATE)                                                \
+    M(sidecar_observation_get_device_address(on.answered, &address), ERR_STATE)                                        \
     /* One kind of handle for another, and no handle at all. */                                                        \
     M(sidecar_worker_next(WORKER(on.observation), 0, &event), ERR_STATE)                                               \
     M(sidecar_worker_close(WORKER(on.reservation)), ERR_STATE)                                                         \
@@ -152,10 +163,12 @@ static void make_mistakes(void) {
     room = NULL;
     length = 77;
     fd = -1;
+    address = 77;
     set_sizes(sizeof event, sizeof view, sizeof info, sizeof failure);
 #define MAKE(call, status) expect(#call, call, sidecar_##status);
     MISTAKES(MAKE)
-    if (reservation != NULL || room != NULL || length != 77 || fd != -1 || event.kind != 0 || view.payload != NULL) {
+    if (reservation != NULL || room != NULL || length != 77 || fd != -1 || address != 77 || event.kind != 0 ||
+        view.payload != NULL) {
         fputs("misuse: something was written on failure\n", stderr);
         exit(EXIT_FAILURE);
     }
