@@ -171,7 +171,8 @@ fn stuff(stream: &mut TcpStream) {
 #[test]
 fn a_gateway_that_never_reads_is_left_and_dialled_again() {
     for io in ["uring", "epoll"] {
-        let arguments = ["--io", io, "--ping-after", "500ms", "--dead-after", "1s"];
+        // Long enough for a worker to be ready in, since this gateway says nothing meanwhile.
+        let arguments = ["--io", io, "--ping-after", "1s", "--dead-after", "4s"];
         let Attacked { mut sidecar, mut stream, listener, .. } = attacked("echo", &arguments);
         stuff(&mut stream);
         // Its pings go on as if nothing were, as far as they find room.
