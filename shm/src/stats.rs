@@ -237,6 +237,14 @@ impl Stats {
         snapshot::open(path)
     }
 
+    /// The same of a region that was opened before; its name may be gone by now. `path` names it in errors.
+    ///
+    /// # Errors
+    /// As [`Stats::open_read_only`].
+    pub fn read_only(file: &std::fs::File, path: &std::path::Path) -> Result<Snapshot, SnapshotError> {
+        snapshot::read(file, path)
+    }
+
     /// One writer: a load and a store are enough, and cheaper than a locked addition.
     fn bump(&self, offset: usize, amount: u64) {
         let word = self.map.word64(offset);

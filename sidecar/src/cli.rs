@@ -66,6 +66,9 @@ pub struct TalkArgs {
     /// Form of log lines and errors on stderr
     #[arg(long, value_enum, default_value_t, global = true, help_heading = "Output")]
     pub log_format: Format,
+    /// End when the process with this pid, which started this one, ends (for the demo's children)
+    #[arg(long, global = true, hide = true, value_name = "PID")]
+    pub die_with: Option<u32>,
     /// Say each step
     #[arg(short, long, global = true, conflicts_with = "quiet", help_heading = "Output")]
     pub verbose: bool,

@@ -21,5 +21,6 @@ pub fn run(args: sidecar_gateway::Args) -> Result<Exit, Failure> {
 }
 
 fn failure(error: &GatewayError) -> Failure {
-    Failure::new(Code::Rehearsal, "the rehearsal gateway cannot start").because(error)
+    Failure::new(Code::Rehearsal, "the rehearsal gateway cannot start")
+        .because_and_hint(error, Code::Rehearsal.next())
 }

@@ -21,6 +21,9 @@ fn main() -> ExitCode {
         }
     };
     sidecar::log::start(cli.talk.log_format, cli.talk.level());
+    if let Some(parent) = cli.talk.die_with {
+        sidecar::demo::die_with(parent);
+    }
     if cli.command.is_none() && cli.run.supervise {
         let ended = sidecar::supervise::run();
         sidecar::log::finish();

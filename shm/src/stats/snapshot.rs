@@ -89,12 +89,18 @@ pub(super) fn open(path: &Path) -> Result<Snapshot, SnapshotError> {
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(path)
         .map_err(io)?;
+    read(&file, path)
+}
+
+/// `path`: for messages.
+pub(super) fn read(file: &File, path: &Path) -> Result<Snapshot, SnapshotError> {
+    let io = |source| SnapshotError::Io { path: path.to_owned(), source };
     let info = file.metadata().map_err(io)?;
     let not = |why: String| SnapshotError::NotARegion { path: path.to_owned(), why };
     if !info.is_file() || info.len() < DOWN as u64 {
         return Err(not(format!("it has {} bytes", info.len())));
     }
-    let map = Map::readable(&file, DOWN).map_err(io)?;
+    let map = Map::readable(file, DOWN).map_err(io)?;
     if map.word64(header::MAGIC).load(Ordering::Acquire) != layout::MAGIC {
         return Err(not("its header has no magic number".into()));
     }
@@ -104,7 +110,7 @@ pub(super) fn open(path: &Path) -> Result<Snapshot, SnapshotError> {
     }
     let mut snapshot = Snapshot::read(&map);
     if let Some(owner) = &mut snapshot.owner {
-        owner.alive = sys::is_locked(&file).map_err(io)?;
+        owner.alive = sys::is_locked(file).map_err(io)?;
     }
     Ok(snapshot)
 }

@@ -1,20 +1,17 @@
 //! The demo's gateway process and what it says on its standard output.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 
 use serde_json::Value;
 
-use super::Kept;
+use super::Play;
+use super::process::{self, Kept, LOOK, Stop};
 use crate::cli::DemoArgs;
 use crate::explain::Code;
 use crate::report::Failure;
-
-/// How often the demo looks at the region and the progress.
-const POLL: core::time::Duration = core::time::Duration::from_millis(50);
 
 /// A process and a socket are made in far less.
 const START: core::time::Duration = core::time::Duration::from_secs(20);
@@ -42,28 +39,18 @@ pub(super) struct GatewayProcess {
 }
 
 impl GatewayProcess {
-    pub(super) fn start(
-        program: &Path,
-        args: &DemoArgs,
-        payload: u32,
-        job: &str,
-        token: &str,
-    ) -> Result<Self, Failure> {
-        let mut command = Command::new(program);
+    pub(super) fn start(play: &Play<'_>, args: &DemoArgs, job: &str, token: &str) -> Result<Self, Stop> {
+        let mut command = process::command(play.program);
         command
-            .args(["gateway", "--quiet", "--listen", "127.0.0.1:0", "--job", job])
+            .args(["gateway", "--listen", "127.0.0.1:0", "--job", job])
             .args(["--cases", &args.cases.to_string(), "--seed", &args.seed.to_string()])
             .env("JOB_TOKEN", token)
-            .stdin(Stdio::null())
             .stdout(Stdio::piped());
-        if payload > 0 {
-            command.args(["--payload", &payload.to_string()]);
+        if play.payload > 0 {
+            command.args(["--payload", &play.payload.to_string()]);
         }
-        let mut child = command.spawn().map_err(|error| {
-            Failure::new(Code::Rehearsal, "the demo cannot start a gateway").because(error)
-        })?;
-        let output = child.stdout.take();
-        let process = Kept(child);
+        let mut process = Kept::start(&mut command, "a gateway")?;
+        let output = process.child().stdout.take();
         let (sender, lines) = mpsc::channel::<Value>();
         thread::spawn(move || {
             let Some(output) = output else { return };
@@ -75,9 +62,14 @@ impl GatewayProcess {
                 }
             }
         });
-        let first = lines
-            .recv_timeout(START)
-            .map_err(|_| Failure::new(Code::Rehearsal, "the demo's gateway did not start"))?;
+        let looks = START.as_millis() / LOOK.as_millis();
+        let first = (0..looks).find_map(|_| match lines.recv_timeout(LOOK) {
+            Err(RecvTimeoutError::Timeout) => play.signals.check().err().map(Err),
+            Err(RecvTimeoutError::Disconnected) => Some(Err(ended(&mut process).into())),
+            Ok(line) => Some(Ok(line)),
+        });
+        let first =
+            first.ok_or_else(|| Failure::new(Code::Rehearsal, "the demo's gateway did not start"))??;
         let endpoint = first["endpoint"].as_str().unwrap_or_default().to_owned();
         Ok(Self { process, lines, endpoint, cases: args.cases, case: 0, step: 0 })
     }
@@ -92,15 +84,10 @@ impl GatewayProcess {
     /// # Errors
     /// The gateway ended without one.
     pub(super) fn poll(&mut self) -> Result<Option<Report>, Failure> {
-        match self.lines.recv_timeout(POLL) {
+        match self.lines.recv_timeout(LOOK) {
             Ok(line) => Ok(self.take(&line)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => {
-                let status =
-                    self.process.0.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-                Err(Failure::new(Code::Rehearsal, format!("the demo's gateway ended with {status}"))
-                    .hint("look at its message above"))
-            }
+            Err(RecvTimeoutError::Disconnected) => Err(ended(&mut self.process)),
         }
     }
 
@@ -124,4 +111,11 @@ impl GatewayProcess {
         }
         None
     }
+}
+
+/// Its standard output has ended, and so has it.
+fn ended(process: &mut Kept) -> Failure {
+    let status = process.child().wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+    Failure::new(Code::Rehearsal, format!("the demo's gateway ended with {status}"))
+        .hint("look at its message above")
 }
