@@ -28,6 +28,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod demo;
+mod descriptors;
 pub mod driver;
 pub mod exit;
 pub mod explain;

@@ -80,16 +80,27 @@ impl Failure {
     }
 }
 
+/// What Rust's runtime ends a process with whose main thread panicked.
+const PANICKED: i32 = 101;
+
 /// From now on a panic of a thread that the main job needs is reported like any other end, too.
 pub fn tell_of_panics(format: Format) {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         before(info);
-        if matches!(std::thread::current().name(), Some("main" | "control")) {
+        let name = std::thread::current().name().map(str::to_owned);
+        if matches!(name.as_deref(), Some("main" | "control")) {
             Failure::new(Code::Bug, "the sidecar panicked")
                 .because("a bug; what it said is above")
                 .hint("start it again at once: the next one takes region and session over; report this with the log")
                 .print(format);
+        }
+        if name.as_deref() == Some("control") {
+            // Its runtime would go on without the task that panicked, and the run without dials, say. A crash is better:
+            // that is what successors are made for.
+            crate::log::finish();
+            #[expect(clippy::exit, reason = "half a sidecar is worse than none")]
+            std::process::exit(PANICKED);
         }
     }));
 }

@@ -38,7 +38,7 @@ pub fn run() -> Result<ExitCode, Failure> {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| "sidecar".into());
     let arguments = without_flag(arguments);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+    let runtime = crate::descriptors::runtime().map_err(|error| {
         Failure::new(Code::Start, "--supervise: the system gave no event queue to wait with")
             .because(error)
             .hint(SHORT)

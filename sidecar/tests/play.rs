@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::io::{Read, Write};
+
 use sidecar_shm::stats::Counter;
 use support::{FAST, FAST_GATEWAY, Gateway, Region, Running, main_job, sidecar, with_worker};
 
@@ -277,6 +279,36 @@ fn no_token_shows_in_arguments_logs_or_region() {
     }
     running.signal(rustix::process::Signal::TERM);
     // `finish` looks for the token in the log.
+    assert_eq!(running.finish().0, 143);
+}
+
+/// Whoever can reach the port must not be able to take the descriptors that a redial needs.
+#[test]
+fn scrapers_that_say_nothing_cost_a_few_descriptors_for_a_while() {
+    let region = Region::new();
+    region.expect_late_frames();
+    let gateway = Gateway::start(&["--cases", "1", "--step-delay", "5ms"]);
+    let mut command = main_job(&region, &gateway.endpoint);
+    command.args(["--metrics", "127.0.0.1:0"]);
+    with_worker(&mut command, "cartpole");
+    let mut running = Running::start(&mut command);
+    running.await_stderr("metrics are served");
+    let said = running.stderr();
+    let address = said.split("address=").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    running.await_stderr("session open");
+    let open = || std::fs::read_dir(format!("/proc/{}/fd", running.pid())).unwrap().count();
+    let before = open();
+    let connect = || std::net::TcpStream::connect(&address).unwrap();
+    let silent: Vec<_> = (0..20).map(|_| connect()).collect();
+    let mut scraper = connect();
+    scraper.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    // It waits until the silent ones have had their time, eight by eight.
+    let mut text = String::new();
+    scraper.read_to_string(&mut text).unwrap();
+    assert!(text.contains("sidecar_frames_in_total"), "{text}");
+    assert!(open() <= before + 8, "{} descriptors, {before} before", open());
+    drop(silent);
+    running.signal(rustix::process::Signal::TERM);
     assert_eq!(running.finish().0, 143);
 }
 

@@ -22,14 +22,8 @@ const HANDSHAKES: usize = 8;
 /// How long until another look at a process that the system would not tell about.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
-/// Lets workers in until the control thread ends.
-pub(super) async fn serve(shared: Rc<Shared>, listener: Listener) {
-    let readable = match Readable::new(listener.as_fd()) {
-        Ok(readable) => readable,
-        Err(error) => {
-            return tracing::error!(%error, "the attach socket cannot be watched: no worker can attach");
-        }
-    };
+/// Lets workers in until the control thread ends; `readable` watches the listener.
+pub(super) async fn serve(shared: Rc<Shared>, listener: Listener, readable: Readable) {
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
     let mut told = false;
     loop {

@@ -5,7 +5,9 @@
 use core::convert::Infallible;
 use core::fmt::Write;
 use core::net::SocketAddr;
+use core::time::Duration;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -15,6 +17,13 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use sidecar_shm::stats::{Counter, Gauge, Snapshot, Stage, Stats};
+use tokio::sync::Semaphore;
+
+/// So many scrapers at once; more wait. Whoever can reach the port must not be able to take the descriptors that a
+/// redial needs.
+const CONNECTIONS: usize = 8;
+/// How long one may stay: far longer than a scrape takes.
+const CONNECTION: Duration = Duration::from_secs(2);
 
 /// Serves until the control thread ends. A port that is taken is reported and the run goes on without metrics.
 pub(super) async fn serve(address: SocketAddr, shm: PathBuf) {
@@ -27,21 +36,25 @@ pub(super) async fn serve(address: SocketAddr, shm: PathBuf) {
     if let Ok(address) = listener.local_addr() {
         tracing::info!(%address, "metrics are served at /metrics");
     }
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
+        // Never closed.
+        let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let shm = shm.clone();
                 tokio::task::spawn_local(async move {
                     let service = service_fn(|request| answer(request, &shm));
-                    // A scraper that goes away in the middle is its own affair.
-                    let _ = hyper::server::conn::http1::Builder::new()
-                        .serve_connection(TokioIo::new(stream), service)
-                        .await;
+                    let served = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service);
+                    // A scraper that goes away in the middle, or takes too long, is its own affair.
+                    let _ = tokio::time::timeout(CONNECTION, served).await;
+                    drop(place);
                 });
             }
             Err(error) => {
                 tracing::warn!(%error, "--metrics: a connection was not accepted");
-                tokio::time::sleep(core::time::Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }

@@ -7,6 +7,7 @@ use core::cell::RefCell;
 use core::net::SocketAddr;
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -21,6 +22,7 @@ use crate::channel::{Sender, ToFrameLoop};
 use crate::config::{Target, Token, TokenSources};
 use crate::frame_loop::{Command, Request};
 use dial::{Dialler, Wish};
+use readable::Readable;
 
 mod attach;
 mod child;
@@ -106,8 +108,8 @@ pub enum Host {
 /// Runs until `end` is received, then does with the child worker what that says. If the sender is gone the worker is
 /// ended.
 ///
-/// `tell` is called once: with an error when there is no runtime, and then nothing was begun; else before anything
-/// that others could see.
+/// `tell` is called once: with an error when there is no runtime, or what it is there for cannot be watched, and then
+/// nothing was begun; else before anything that others could see.
 pub fn run(
     setup: Setup,
     host: Host,
@@ -117,15 +119,33 @@ pub fn run(
     signalled: Signalled,
     tell: impl FnOnce(io::Result<()>),
 ) {
+    // Last of all to go, also in a panic: the frame loop looks up, and sees that nobody is left to talk to.
+    let _bell = Bell(frame_loop.1.clone());
     let runtime = match Runtime::new(host) {
         Ok(runtime) => runtime,
         Err(error) => return tell(Err(error)),
     };
     let to_frame_loop = ToFrameLoop::new(frame_loop.0, frame_loop.1);
     runtime.block_on(async {
-        tell(Ok(()));
-        serve(setup, to_frame_loop, requests, end, signalled).await;
+        let watched =
+            signals::catch().and_then(|caught| Ok((caught, Readable::new(setup.listener.as_fd())?)));
+        match watched {
+            Ok((caught, door)) => {
+                tell(Ok(()));
+                serve(setup, (caught, door), to_frame_loop, requests, end, signalled).await;
+            }
+            Err(error) => tell(Err(error)),
+        }
     });
+}
+
+/// Rings when it is dropped.
+struct Bell(DoorbellHandle);
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        self.0.ring();
+    }
 }
 
 enum Runtime {
@@ -135,13 +155,14 @@ enum Runtime {
 
 impl Runtime {
     fn new(host: Host) -> io::Result<Self> {
+        crate::descriptors::are_enough()?;
         if host == Host::Uring
             && let Ok(ring) = tokio_uring::Runtime::new(&tokio_uring::builder())
         {
             return Ok(Self::Uring(ring));
         }
         // Where the driver's small ring fitted and this larger one does not: nothing here needs it.
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map(Self::Plain)
+        crate::descriptors::runtime().map(Self::Plain)
     }
 
     fn block_on(self, body: impl Future<Output = ()>) {
@@ -154,6 +175,7 @@ impl Runtime {
 
 async fn serve(
     setup: Setup,
+    (caught, door): (signals::Caught, Readable),
     frame_loop: ToFrameLoop,
     mut requests: mpsc::UnboundedReceiver<Request>,
     mut end: oneshot::Receiver<WindDown>,
@@ -175,8 +197,8 @@ async fn serve(
         ending: watch::Sender::new(None),
     });
     let survivors = orphans.iter().map(|orphan| orphan.pid).collect();
-    signals::watch(&shared, signalled);
-    tokio::task::spawn_local(attach::serve(Rc::clone(&shared), listener));
+    signals::obey(&shared, caught, &signalled);
+    tokio::task::spawn_local(attach::serve(Rc::clone(&shared), listener, door));
     for orphan in orphans {
         tokio::task::spawn_local(attach::watch_orphan(Rc::clone(&shared), orphan));
     }

@@ -1,5 +1,6 @@
 //! SIGINT and SIGTERM end the run cleanly, a second one at once; SIGUSR2 leaves without closing the session.
 
+use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -36,20 +37,29 @@ fn session_open(shared: &Shared) -> &'static str {
     }
 }
 
-/// Watches for signals from now on.
-pub(super) fn watch(shared: &Rc<Shared>, signalled: Signalled) {
-    for (kind, exit, how) in [
+/// Signals that are caught from now on: what each means, and how the run ends on it.
+pub(super) struct Caught(Vec<(tokio::signal::unix::Signal, Exit, Shutdown)>);
+
+/// Catches them.
+///
+/// # Errors
+/// What the system said: a run that cannot be ended in order is not begun.
+pub(super) fn catch() -> io::Result<Caught> {
+    let kinds = [
         (SignalKind::interrupt(), Exit::Interrupted, Shutdown::Close),
         (SignalKind::terminate(), Exit::Terminated, Shutdown::Close),
         (SignalKind::user_defined2(), Exit::Done, Shutdown::Leave),
-    ] {
-        let stream = match signal(kind) {
-            Ok(stream) => stream,
-            Err(error) => {
-                tracing::warn!(?kind, %error, "the signal cannot be watched: it ends the process at once");
-                continue;
-            }
-        };
+    ];
+    kinds
+        .into_iter()
+        .map(|(kind, exit, how)| Ok((signal(kind)?, exit, how)))
+        .collect::<io::Result<_>>()
+        .map(Caught)
+}
+
+/// Does what they ask for.
+pub(super) fn obey(shared: &Rc<Shared>, caught: Caught, signalled: &Signalled) {
+    for (stream, exit, how) in caught.0 {
         tokio::task::spawn_local(one(Rc::clone(shared), stream, exit, how, signalled.clone()));
     }
 }

@@ -120,7 +120,7 @@ impl Signals {
             )
             .because(error)
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(refused)?;
+        let runtime = crate::descriptors::runtime().map_err(refused)?;
         let watch = |kind| runtime.block_on(async { signal(kind) }).map_err(refused);
         let (mut interrupt, mut terminate) =
             (watch(SignalKind::interrupt())?, watch(SignalKind::terminate())?);
