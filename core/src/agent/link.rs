@@ -104,6 +104,8 @@ pub(super) struct Link {
     token: Token,
     /// Over the cap, keep trying.
     patient: bool,
+    /// An upgrade was asked for and its answer never came: the gateway may hold that connection for a while.
+    unanswered: bool,
 }
 
 impl Link {
@@ -118,6 +120,7 @@ impl Link {
             until: now + timers.dial,
             token: Token::Unquestioned,
             patient,
+            unanswered: false,
         }
     }
 
@@ -217,6 +220,8 @@ impl Link {
                 _ => open.heard + timers.redial_after_silence,
             };
         }
+        let answered = matches!(cause, Disconnect::Refused { .. } | Disconnect::Handshake(_));
+        self.unanswered |= matches!(self.state, State::Upgrading { .. }) && !answered;
         self.state = State::Ended;
         match cause {
             Disconnect::Replaced => {
@@ -230,6 +235,8 @@ impl Link {
                 }
                 self.token = Token::Reread;
             }
+            // Our own earlier attempt may be what is connected: a new socket of the same agent is closed (A.1).
+            Disconnect::Capacity if !self.established && self.unanswered && !self.patient => {}
             Disconnect::Capacity if !self.established => {
                 if !self.patient {
                     return Next::Finish(Outcome::Capacity);

@@ -3,7 +3,7 @@
 use sidecar_core::agent::{DialFailure, Disconnect, End, Event, HangUp, Outcome, RequestError};
 use sidecar_core::ws::handshake::HandshakeError;
 
-use crate::rig::{Cut, Rig, TOKEN, close, config, data, millis, secs, text};
+use crate::rig::{Cut, Rig, TOKEN, close, config, data, millis, ping, secs, text};
 
 #[test]
 fn the_first_dial_is_asked_for_at_once() {
@@ -101,6 +101,22 @@ fn over_the_cap_the_101_and_its_close_end_it() {
     }
 }
 
+/// The gateway answered too late, and still holds the connection that we gave up: that is no cap.
+#[test]
+fn an_instant_close_after_an_upgrade_without_an_answer_is_tried_again() {
+    let mut rig = Rig::new();
+    rig.pump();
+    rig.connected();
+    rig.pass(secs(10));
+    assert_eq!(rig.causes(), [Disconnect::DialFailed(DialFailure::Timeout)]);
+    rig.upgrade_with(&close(1008, "duplicate"));
+    assert_eq!(rig.outcome(), None);
+    rig.pass(secs(1));
+    rig.upgrade();
+    rig.play(&ping(b""));
+    assert!(rig.agent.is_open() && rig.outcome().is_none());
+}
+
 #[test]
 fn over_the_cap_an_end_without_a_close_frame_counts_as_well() {
     let mut rig = Rig::new();
@@ -116,7 +132,7 @@ fn a_close_after_the_window_or_after_a_frame_is_no_cap() {
     rig.play(&close(1001, "bye"));
     assert_eq!(rig.dials().len(), 1);
     let mut rig = Rig::open();
-    rig.play(&[crate::rig::ping(b""), close(1001, "bye")].concat());
+    rig.play(&[ping(b""), close(1001, "bye")].concat());
     assert!(matches!(&rig.causes()[0], Disconnect::Closed { code: Some(1001), reason } if reason == "bye"));
     assert_eq!(rig.dials().len(), 1);
 }
