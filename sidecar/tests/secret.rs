@@ -49,7 +49,8 @@ fn metrics(address: &str) -> Vec<u8> {
 fn the_token_is_nowhere_that_others_can_look() {
     for format in ["human", "json"] {
         let region = Region::new();
-        let gateway = Gateway::start(&[&FAST_GATEWAY[..], &["--cases", "1", "--step-delay", "3ms"]].concat());
+        let gateway =
+            Gateway::start(&[&FAST_GATEWAY[..], &["--cases", "1", "--step-delay", "50ms"]].concat());
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let mut command = main_job(&region, &gateway.endpoint);
         command.args(FAST).args(["-v", "--log-format", format, "--metrics", &free]);
