@@ -251,6 +251,7 @@ def test_a_view_keeps_its_bytes_when_its_worker_is_closed_and_others_follow(rig:
 def test_many_threads_answer_and_no_view_sees_another_observation(played: Played) -> None:
     """All slots are under way, and views come and go in every thread while the last one ends elsewhere."""
     rig, worker = played
+    rig.expect_noted("all observation slots are taken")
     count, threads = 400, 4
     waiting: queue.Queue[sidecar.Observation | None] = queue.Queue()
     wrong: list[int] = []
