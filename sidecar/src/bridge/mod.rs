@@ -236,6 +236,8 @@ impl Bridge {
             progress = true;
         }
         progress |= self.poll_worker(now);
+        // A slot that came back without another word: nothing else would ask for it before the next timer.
+        progress |= self.offer_slot();
         self.check_worker_timeout(now);
         self.tell_worker();
         self.agent.set_unanswered(self.owner.unanswered());
