@@ -19,7 +19,9 @@ use loom::thread::JoinHandle;
 use sidecar::bridge::{Bridge, Rules};
 use sidecar::channel::{self, ToFrameLoop};
 use sidecar::config::{Token, TokenSources};
-use sidecar::driver::{Close, Completion, Completions, Driver, SocketOptions, Wait};
+use sidecar::driver::{
+    Calls, Close, Completion, Completions, Driver, Expect, SocketOptions, Taken, Tell, Wait,
+};
 use sidecar::frame_loop::{Command, FrameLoop, Request, Waiting};
 use sidecar_core::agent::{Agent, Config, Endpoint, Limits, Outcome, Timers};
 use sidecar_core::time::Instant;
@@ -269,7 +271,7 @@ impl Stage {
             is_open: false,
         };
         let waiting = Waiting { spin: Spin::measure(Mode::Off, 1), busy: false };
-        let options = SocketOptions { user_timeout: Duration::from_secs(1) };
+        let options = SocketOptions { user_timeout: Duration::from_secs(1), busy_poll: None };
         let frame_loop = FrameLoop::new(bridge, Box::new(driver), queue, requests, options, waiting);
         Self { frame_loop, record, crew: started, outside }
     }
@@ -403,18 +405,18 @@ impl Driver for ModelDriver {
         Ok(())
     }
 
-    unsafe fn receive(&mut self, into: *mut u8, length: usize, _: bool) {
+    unsafe fn receive(&mut self, into: *mut u8, length: usize, _: Expect) {
         assert!(self.is_open && self.receive.is_none(), "one receive at a time");
         self.receive = Some((into, length));
     }
 
-    unsafe fn send(&mut self, from: *const u8, length: usize) {
+    unsafe fn send(&mut self, from: *const u8, length: usize, _: Tell) {
         assert!(self.is_open, "a connection is there");
         // SAFETY: the caller keeps these bytes valid and unchanged until the completion.
         let bytes = unsafe { core::slice::from_raw_parts(from, length) };
         let answer = self.gateway.hears(bytes);
         self.inbox.extend(answer);
-        self.news.push(Completion::Sent(Ok(())));
+        self.news.push(Completion::Sent(Ok(Taken::Now)));
     }
 
     fn is_receiving(&self) -> bool {
@@ -423,6 +425,10 @@ impl Driver for ModelDriver {
 
     fn is_sending(&self) -> bool {
         self.news.iter().any(|news| matches!(news, Completion::Sent(_)))
+    }
+
+    fn take_calls(&mut self) -> Calls {
+        Calls::default()
     }
 
     fn turn(&mut self, wait: Wait, completions: &mut Completions) -> io::Result<()> {

@@ -31,15 +31,16 @@ use sidecar_core::agent::HEADROOM;
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::Epoch;
 
+use crate::clock::{self, Stamps};
 use crate::errors::ErrorLog;
 use crate::journal::{Journal, SeatRecord, Standing};
 use crate::layout::{Geometry, Layout, SEATS, block, control, seat_block};
 use crate::map::Map;
+use crate::region;
 use crate::region::Header;
 use crate::slots::{Asker, Fate, Held, Ledger, Observed, SlotIndex};
 use crate::stats::{Gauge, Stats};
 use crate::sync::Ordering;
-use crate::{clock, region};
 pub use delivery::NotSent;
 pub use doorbell::DoorbellHandle;
 use doorbell::Doorbells;
@@ -112,6 +113,7 @@ pub struct Owner {
     /// Something found no room in the worker's ring, and nothing has shown since that all of it was said.
     crammed: bool,
     since: Instant,
+    stamps: Stamps,
 }
 
 impl Owner {
@@ -141,6 +143,7 @@ impl Owner {
             behind: true,
             crammed: false,
             since,
+            stamps: Stamps::On,
         };
         owner.settle_past_seats();
         owner.wake_worker();
@@ -151,6 +154,11 @@ impl Owner {
     /// Number and size of the slots.
     pub const fn geometry(&self) -> Geometry {
         self.parts.layout.geometry()
+    }
+
+    /// Whether descriptors of observations are stamped with the time of their delivery. They are unless this was called.
+    pub const fn stamp_by(&mut self, stamps: Stamps) {
+        self.stamps = stamps;
     }
 
     /// The path of the region.

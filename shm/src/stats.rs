@@ -98,9 +98,9 @@ positions! {
         ControlIn = "control_in",
         /// Sessions opened.
         Sessions = "sessions",
-        /// Frame-loop turns that found nothing to do while spinning.
+        /// System calls of those that looked without waiting and found nothing, while spinning.
         EmptyPolls = "empty_polls",
-        /// System calls made by the frame loop.
+        /// System calls made by the frame loop for its socket and its sleep; wake-ups of the worker are `wakes`.
         SystemCalls = "system_calls",
     }
 }

@@ -52,9 +52,9 @@ use sidecar_core::tunnel::{Epoch, SessionId, clip};
 use crate::attach::Refusal;
 #[cfg(feature = "simulation")]
 use crate::attach::SeatClaim;
-use crate::clock;
+use crate::clock::{self, Stamps};
 use crate::descriptor::Kind;
-use crate::spin::Spin;
+use crate::spin::{Mode, Spin};
 pub use answering::Answered;
 use attachment::{Attachment, Failed, Renewed};
 pub use many::{MemberError, Workers};
@@ -73,6 +73,11 @@ pub struct AttachOptions {
     pub orphan_grace: Duration,
     /// What to do when the sidecar has ended in order.
     pub after_end: AfterEnd,
+    /// How a wait for the sidecar begins. Default [`Mode::Auto`]; a fixed time far above any wait never sleeps, which
+    /// wants a core of its own.
+    pub spin: Mode,
+    /// Whether descriptors of actions are stamped. Default [`Stamps::On`].
+    pub stamps: Stamps,
 }
 
 /// What a worker does when its sidecar has ended in order.
@@ -90,6 +95,8 @@ impl Default for AttachOptions {
             timeout: Duration::from_secs(30),
             orphan_grace: Duration::from_secs(90),
             after_end: AfterEnd::Leave,
+            spin: Mode::Auto,
+            stamps: Stamps::On,
         }
     }
 }
@@ -277,13 +284,14 @@ impl Worker {
             }
             std::thread::sleep(RETRY.min(options.timeout.saturating_sub(waited)));
         };
-        let uplink = Arc::new(Mutex::new(Uplink::new(&attachment)));
+        let uplink = Arc::new(Mutex::new(Uplink::new(&attachment, options.stamps)));
         Ok(Self {
             path: path.to_owned(),
             options: *options,
             uplink,
             attachment,
-            spin: Spin::new(),
+            // The sidecar is the other one that may spin.
+            spin: Spin::measure(options.spin, 2),
             poll: None,
             armed: false,
             orphan: None,
@@ -486,7 +494,8 @@ impl Worker {
         let Some((descriptor, length)) = popped else { return Ok(None) };
         match descriptor.kind {
             Kind::Observation => {
-                let observation = Observation::new(&self.attachment, &self.uplink, &descriptor)?;
+                let observation =
+                    Observation::new(&self.attachment, &self.uplink, &descriptor, self.options.stamps.now())?;
                 Ok(Some(Event::Observation(observation)))
             }
             Kind::Record => {

@@ -13,7 +13,7 @@ use sidecar_cuda::discovery::Choice;
 use sidecar_cuda::lock::MOST_SHARERS;
 use sidecar_shm::spin::Mode;
 
-use crate::driver::Preference;
+use crate::driver::{Preference, RingMode};
 use crate::explain::ExplainArgs;
 use crate::log::{Format, Level};
 use crate::worker::WorkerArgs;
@@ -142,6 +142,13 @@ pub struct RunArgs {
     /// Never sleep in the frame loop; for a core of its own
     #[arg(long)]
     pub busy_poll: bool,
+    /// Have the kernel poll the network card for this long before a receive sleeps (SO_BUSY_POLL); wants a card and a
+    /// driver that can, and CAP_NET_ADMIN
+    #[arg(long, value_parser = micros, value_name = "MICROSECONDS")]
+    pub socket_busy_poll: Option<Duration>,
+    /// How the ring of --io uring is set up, for measurements
+    #[arg(long, value_enum, default_value_t, hide = true)]
+    pub ring: RingMode,
     /// Pin the frame loop to this core
     #[arg(long, value_name = "CORE")]
     pub cpu: Option<usize>,
@@ -357,7 +364,7 @@ fn gpu(text: &str) -> Result<GpuChoice, String> {
     if text == "none" { Ok(GpuChoice::None) } else { text.parse().map(GpuChoice::Of) }
 }
 
-fn spin(text: &str) -> Result<Mode, String> {
+pub(crate) fn spin(text: &str) -> Result<Mode, String> {
     match text {
         "auto" => Ok(Mode::Auto),
         "off" => Ok(Mode::Off),
@@ -365,6 +372,13 @@ fn spin(text: &str) -> Result<Mode, String> {
             Ok(micros @ 0..=1_000_000) => Ok(Mode::Fixed(Duration::from_micros(micros))),
             _ => Err("it is neither auto, nor off, nor a number of microseconds up to 1000000".to_owned()),
         },
+    }
+}
+
+fn micros(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(micros @ 1..=1_000_000) => Ok(Duration::from_micros(micros)),
+        _ => Err("it is no number of microseconds from 1 to 1000000".to_owned()),
     }
 }
 

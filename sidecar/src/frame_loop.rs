@@ -18,7 +18,7 @@ use sidecar_shm::stats::Counter;
 use crate::bridge::{Bridge, Effect};
 use crate::channel::{Receiver, TryRecvError};
 use crate::config::Token;
-use crate::driver::{Close, Completion, Completions, Driver, SocketOptions, Wait};
+use crate::driver::{Close, Completion, Completions, Driver, SocketOptions, Taken, Tell, Wait};
 use crate::explain::Code;
 use crate::report::Failure;
 
@@ -108,6 +108,8 @@ pub struct FrameLoop {
     /// The dial whose answer is awaited; an answer to another one comes too late.
     awaited: Option<u64>,
     hang_up: Option<Instant>,
+    /// When the last send was given to the driver.
+    send_began: Instant,
     outcome: Option<Outcome>,
     connected: bool,
     /// A send failed: the connection is as good as gone, and nothing more may be started on it, since whatever was
@@ -159,6 +161,7 @@ impl FrameLoop {
             dials: 0,
             awaited: None,
             hang_up: None,
+            send_began: Instant::default(),
             outcome: None,
             connected: false,
             sends_fail: false,
@@ -347,7 +350,7 @@ impl FrameLoop {
         {
             // SAFETY: the memory belongs to the bridge's scratch or region, which outlive the driver's
             // connection; the bridge does not use it before `received`, `ended` or `connection_closed`.
-            unsafe { self.driver.receive(receive.into, receive.length, receive.exact) };
+            unsafe { self.driver.receive(receive.into, receive.length, receive.expect) };
         }
     }
 
@@ -357,8 +360,10 @@ impl FrameLoop {
         }
         let Some(bytes) = self.bridge.next_send(now) else { return false };
         let (from, length) = (bytes.as_ptr(), bytes.len());
+        let tell = if self.hang_up.is_some() { Tell::AtOnce } else { self.bridge.tell_sent() };
         // SAFETY: the bridge keeps these bytes in place and unchanged until `sent` or `connection_closed`.
-        unsafe { self.driver.send(from, length) };
+        unsafe { self.driver.send(from, length, tell) };
+        self.send_began = now;
         true
     }
 
@@ -392,6 +397,9 @@ impl FrameLoop {
                 result.map(|()| woken)
             }
         };
+        let calls = driver.take_calls();
+        bridge.owner().stats().add(Counter::SystemCalls, calls.made.into());
+        bridge.owner().stats().add(Counter::EmptyPolls, calls.empty.into());
         result.map_err(|error| {
             Failure::new(Code::Io, format!("the {} driver failed", self.driver.name()))
                 .because(error)
@@ -415,7 +423,8 @@ impl FrameLoop {
                 self.suspicious |= error.raw_os_error() == Some(rustix::io::Errno::FAULT.raw_os_error());
                 self.ended(End::Reset, now);
             }
-            Completion::Sent(Ok(())) => self.bridge.sent(now),
+            Completion::Sent(Ok(Taken::Now)) => self.bridge.sent(now),
+            Completion::Sent(Ok(Taken::Submitted)) => self.bridge.sent(self.send_began),
             // The receive side says how the connection ended, and may still hold a close frame.
             Completion::Sent(Err(_)) => {
                 self.sends_fail = true;
@@ -435,7 +444,7 @@ impl FrameLoop {
                 let (from, length) = (request.as_ptr(), request.len());
                 self.connected = true;
                 // SAFETY: the bridge keeps the request in place until `sent` or `connection_closed`.
-                unsafe { self.driver.send(from, length) };
+                unsafe { self.driver.send(from, length, Tell::AtOnce) };
             }
             Err(error) => {
                 tracing::error!(%error, "the upgrade request cannot be written");

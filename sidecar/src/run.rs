@@ -58,6 +58,7 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let waiting = Waiting { spin: Spin::measure(args.spin, 2), busy: args.busy_poll };
     let (affinity, placed) = place(args, gpu.as_ref())?;
     let now = clock::now();
+    driver::check_busy_poll(args.socket_busy_poll)?;
     let identity = Identity {
         job_endpoint_hash: hash(settings.config.job.as_str(), &settings.target.shown),
         agent: settings.config.agent.clone(),
@@ -91,7 +92,8 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
         Found::TakenOver { kept, .. } => kept.as_slice(),
         _ => &[],
     };
-    let socket_options = SocketOptions { user_timeout: agent.config().timers.dead_after };
+    let socket_options =
+        SocketOptions { user_timeout: agent.config().timers.dead_after, busy_poll: args.socket_busy_poll };
     let bridge = Bridge::new(agent, opened.owner, rules, kept);
     let Started { choice, commands, requests, control, end, signalled } = started;
     let frame_loop = FrameLoop::new(bridge, choice.driver, commands, requests, socket_options, waiting);
@@ -189,7 +191,7 @@ fn start(
             .because(error)
             .hint("free that path, or choose another one for --shm, a shorter one if it is too long")
     })?;
-    let choice = driver::choose(args.io, owner.doorbells())?;
+    let choice = driver::choose(args.io, owner.doorbells(), args.ring)?;
     tracing::info!(
         io = choice.driver.name(),
         why = %choice.why,

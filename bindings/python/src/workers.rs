@@ -190,6 +190,7 @@ impl Workers {
             timeout: seconds(timeout, "timeout")?,
             orphan_grace: seconds(orphan_grace, "orphan_grace")?,
             after_end: if stay { AfterEnd::Stay } else { AfterEnd::Leave },
+            ..AttachOptions::default()
         };
         let workers = paths.iter().map(|path| attach(py, path, &options)).collect::<PyResult<Vec<_>>>()?;
         let (workers, pinned) = py.detach(|| {

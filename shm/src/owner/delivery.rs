@@ -128,7 +128,7 @@ impl Owner {
             stamps: [
                 observed.first_byte.as_nanos(),
                 observed.last_byte.as_nanos(),
-                Self::now().as_nanos(),
+                self.stamps.now().as_nanos(),
                 0,
             ],
         };

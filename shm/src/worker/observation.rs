@@ -8,7 +8,6 @@ use sidecar_core::tunnel::Epoch;
 use super::WorkerError;
 use super::attachment::Attachment;
 use super::uplink::Uplink;
-use crate::clock;
 use crate::descriptor::{self, Descriptor};
 use crate::layout::control;
 use crate::map::Map;
@@ -39,6 +38,7 @@ impl Observation {
         attachment: &Attachment,
         uplink: &Arc<Mutex<Uplink>>,
         descriptor: &Descriptor,
+        taken: Instant,
     ) -> Result<Self, WorkerError> {
         let geometry = attachment.geometry();
         let Descriptor { slot, offset, length, .. } = *descriptor;
@@ -56,7 +56,7 @@ impl Observation {
             origin: (attachment.region_id(), attachment.generation()),
             payload,
             descriptor: *descriptor,
-            taken: clock::now(),
+            taken,
             released: false,
         })
     }

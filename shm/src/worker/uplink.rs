@@ -12,7 +12,7 @@ use sidecar_core::record::{self, MAX_RECORD, ToSidecar};
 use super::attachment::Attachment;
 use super::observation::Observation;
 use crate::cells::{Head, MappedCells, RECORD};
-use crate::clock;
+use crate::clock::Stamps;
 use crate::crash::{Point, point};
 use crate::descriptor::{Descriptor, Kind};
 use crate::eventcount::EventCount;
@@ -37,6 +37,7 @@ pub(super) struct Uplink {
     sent: VecDeque<(u32, u32)>,
     /// Slots given back when the ring had no room.
     releases: Vec<(u32, u32)>,
+    stamps: Stamps,
     /// The process that has it: a forked child has the value, and not the mapping.
     process: u32,
     /// It says when it leaves.
@@ -154,7 +155,7 @@ impl Action {
 }
 
 impl Uplink {
-    pub(super) fn new(attachment: &Attachment) -> Self {
+    pub(super) fn new(attachment: &Attachment, stamps: Stamps) -> Self {
         let (map, layout, seat) = (attachment.map_handle(), attachment.layout(), attachment.seat());
         let cells = MappedCells::new(
             Arc::clone(map),
@@ -172,6 +173,7 @@ impl Uplink {
             free: (0..layout.geometry().action_slots).rev().collect(),
             sent: VecDeque::with_capacity(layout.geometry().action_slots as usize),
             releases: Vec::with_capacity(layout.geometry().observation_slots as usize),
+            stamps,
             process: std::process::id(),
             says_goodbye: true,
         }
@@ -181,7 +183,7 @@ impl Uplink {
     /// nothing is said there.
     pub(super) fn move_to(&mut self, attachment: &Attachment) {
         self.says_goodbye = false;
-        *self = Self::new(attachment);
+        *self = Self::new(attachment, self.stamps);
     }
 
     /// Whether its seat is another worker's by now.
@@ -332,7 +334,7 @@ impl Uplink {
             offset: 0,
             // At most the action slot, which is a u32.
             length: length as u32,
-            stamps: [observation.taken().as_nanos(), clock::now().as_nanos(), 0, 0],
+            stamps: [observation.taken().as_nanos(), self.stamps.now().as_nanos(), 0, 0],
             ..RECORD
         };
         let position = self.up.position();

@@ -11,6 +11,8 @@ const OPTIONS: AttachOptions = AttachOptions {
     timeout: Duration::from_secs(20),
     orphan_grace: Duration::from_secs(20),
     after_end: sidecar_shm::worker::AfterEnd::Leave,
+    spin: sidecar_shm::spin::Mode::Auto,
+    stamps: sidecar_shm::clock::Stamps::On,
 };
 
 /// Works until it is told to leave, the sidecar ends, or another worker has its place.

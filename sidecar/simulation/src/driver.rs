@@ -5,7 +5,9 @@ use core::net::SocketAddr;
 use std::io;
 use std::rc::Rc;
 
-use sidecar::driver::{Close, Completion, Completions, Driver, SocketOptions, Wait};
+use sidecar::driver::{
+    Calls, Close, Completion, Completions, Driver, Expect, SocketOptions, Taken, Tell, Wait,
+};
 use sidecar_shm::simulation;
 
 use crate::net::{Receive, Send};
@@ -15,6 +17,13 @@ use crate::world::World;
 /// The frame loop's end, from outside: SIGKILL, or a promise that is broken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stopped;
+
+/// Whether a turn ends whatever there is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    NotYet,
+    Reached,
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -46,16 +55,18 @@ impl Driver for SimulatedDriver {
         Ok(())
     }
 
-    unsafe fn receive(&mut self, into: *mut u8, length: usize, exact: bool) {
+    unsafe fn receive(&mut self, into: *mut u8, length: usize, expect: Expect) {
         let mut world = self.world.borrow_mut();
         let at = world.current.expect("the caller has a connection");
         assert!(world.conns[at].receive.is_none(), "one receive at a time");
-        world.conns[at].receive = Some(Receive { into, length, exact, filled: 0 });
+        world.conns[at].receive =
+            Some(Receive { into, length, exact: expect == Expect::Remainder, filled: 0 });
     }
 
-    unsafe fn send(&mut self, from: *const u8, length: usize) {
+    unsafe fn send(&mut self, from: *const u8, length: usize, tell: Tell) {
         let mut world = self.world.borrow_mut();
         let at = world.current.expect("the caller has a connection");
+        world.conns[at].tell = Some(tell);
         let conn = &world.conns[at];
         assert!(conn.send.is_none() && conn.sent.is_none(), "one send at a time");
         // SAFETY: the caller keeps `from..from + length` valid and unchanged until the completion.
@@ -77,6 +88,10 @@ impl Driver for SimulatedDriver {
     fn is_sending(&self) -> bool {
         let world = self.world.borrow();
         world.current.is_some_and(|at| world.conns[at].send.is_some() || world.conns[at].sent.is_some())
+    }
+
+    fn take_calls(&mut self) -> Calls {
+        Calls::default()
     }
 
     fn turn(&mut self, wait: Wait, completions: &mut Completions) -> io::Result<()> {
@@ -102,7 +117,7 @@ impl Driver for SimulatedDriver {
             }
         };
         loop {
-            world.collect(completions);
+            world.collect(completions, End::NotYet);
             if !completions.is_empty() {
                 break;
             }
@@ -110,6 +125,7 @@ impl Driver for SimulatedDriver {
                 (Some(next), deadline) if deadline.is_none_or(|deadline| next <= deadline) => world.step(),
                 (_, Some(deadline)) => {
                     world.set_time(deadline);
+                    world.collect(completions, End::Reached);
                     break;
                 }
                 _ => world.fail("deadlock: nothing will ever happen, and the sidecar sleeps".into()),
@@ -145,8 +161,8 @@ impl Driver for SimulatedDriver {
 }
 
 impl World {
-    /// What a kernel has for the frame loop.
-    fn collect(&mut self, completions: &mut Completions) {
+    /// What a kernel has for the frame loop. A success that nobody waits for ends no turn.
+    fn collect(&mut self, completions: &mut Completions, end: End) {
         if core::mem::take(&mut self.sidecar.rung) {
             completions.push(Completion::Doorbell);
         }
@@ -154,11 +170,15 @@ impl World {
         if let Some(connected) = self.conns[at].connected.take() {
             completions.push(Completion::Connected(connected));
         }
-        if let Some(sent) = self.conns[at].sent.take() {
-            completions.push(Completion::Sent(sent));
-        }
         if let Some(received) = self.take_received(at) {
             completions.push(Completion::Received(received));
+        }
+        let conn = &mut self.conns[at];
+        let waits = conn.tell == Some(Tell::AtTurnEnd);
+        let ends = end == End::Reached || !waits || !completions.is_empty();
+        if let Some(sent) = conn.sent.take_if(|sent| ends || sent.is_err()) {
+            let taken = if waits { Taken::Submitted } else { Taken::Now };
+            completions.push(Completion::Sent(sent.map(|()| taken)));
         }
         if completions.len() > 1 && self.random.once_in(2) {
             completions.reverse();

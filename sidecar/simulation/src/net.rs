@@ -5,6 +5,8 @@
 use std::collections::VecDeque;
 use std::io;
 
+use sidecar::driver::Tell;
+
 use crate::fault::Fault;
 use crate::oracle::Mark;
 use crate::plan::{MILLI, SECOND};
@@ -66,6 +68,8 @@ pub(crate) struct Conn {
     pub(crate) send: Option<Send>,
     pub(crate) connected: Option<io::Result<()>>,
     pub(crate) sent: Option<io::Result<()>>,
+    /// When the end of the last send has to be told.
+    pub(crate) tell: Option<Tell>,
     user_timeout: bool,
     /// The gateway broke a rule: what it says after that is not listened to.
     pub(crate) deaf: bool,

@@ -172,7 +172,7 @@ fn boot(shared: &Rc<RefCell<World>>) -> Option<FrameLoop> {
     world.call_workers(&orphans);
     let driver = Box::new(SimulatedDriver::new(Rc::clone(shared)));
     let waiting = Waiting { spin: Spin::measure(Mode::Off, 1), busy: false };
-    let options = SocketOptions { user_timeout };
+    let options = SocketOptions { user_timeout, busy_poll: None };
     Some(FrameLoop::new(bridge, driver, command_queue, requests, options, waiting))
 }
 

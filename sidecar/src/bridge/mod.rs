@@ -28,6 +28,8 @@ use sidecar_shm::layout::RING_CAPACITY;
 use sidecar_shm::owner::{Owner, SeatGrant, SeatInfo, SeatRefused};
 use sidecar_shm::slots::{Asker, Held, SlotIndex};
 
+use crate::driver::{Expect, Tell};
+
 mod announce;
 mod events;
 mod failure;
@@ -91,8 +93,8 @@ pub struct Receive {
     pub into: *mut u8,
     /// At most this many bytes.
     pub length: usize,
-    /// `length` is a known remainder: the driver may wait for all of it.
-    pub exact: bool,
+    /// What it is likely to meet.
+    pub expect: Expect,
 }
 
 /// What the wire is busy with.
@@ -281,7 +283,13 @@ impl Bridge {
             Read::Idle => None,
             Read::At { place, offset, max, exact } => {
                 let into = self.places().at(place, offset, max);
-                Some(Receive { into, length: max as usize, exact })
+                let expect = match exact {
+                    true => Expect::Remainder,
+                    // A gateway in lockstep waits for the action.
+                    false if self.owner.unanswered() > 0 => Expect::Silence,
+                    false => Expect::Bytes,
+                };
+                Some(Receive { into, length: max as usize, expect })
             }
         }
     }
@@ -313,7 +321,14 @@ impl Bridge {
         self.next_action(now)
     }
 
-    /// The kernel took all of what `next_send` gave.
+    /// When the end of what `next_send` gave has to be told: an action's may come with the next thing that happens,
+    /// unless something waits for it.
+    pub fn tell_sent(&mut self) -> Tell {
+        let lone = self.wire == OnWire::Action && !self.draining && self.outbox.waiting().is_none();
+        if lone { Tell::AtTurnEnd } else { Tell::AtOnce }
+    }
+
+    /// The kernel took all of what `next_send` gave, at `now`.
     pub fn sent(&mut self, now: Instant) {
         match core::mem::replace(&mut self.wire, OnWire::Nothing) {
             OnWire::Nothing => {}

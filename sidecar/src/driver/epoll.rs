@@ -12,7 +12,9 @@ use mio::{Events, Interest, Poll, Token};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
-use super::{Close, Completion, Completions, Doorbells, Driver, SocketOptions, Wait, socket};
+use super::{
+    Calls, Close, Completion, Completions, Doorbells, Driver, Expect, SocketOptions, Taken, Tell, Wait, socket,
+};
 
 const SOCKET: Token = Token(0);
 const DOORBELL: Token = Token(1);
@@ -48,6 +50,7 @@ pub struct Epoll {
     events: Events,
     connection: Option<Connection>,
     rung: bool,
+    calls: Calls,
 }
 
 impl Epoll {
@@ -60,7 +63,13 @@ impl Epoll {
         for doorbell in doorbells {
             poll.registry().register(&mut SourceFd(&doorbell.as_raw_fd()), DOORBELL, Interest::READABLE)?;
         }
-        Ok(Self { poll, events: Events::with_capacity(4), connection: None, rung: false })
+        Ok(Self {
+            poll,
+            events: Events::with_capacity(4),
+            connection: None,
+            rung: false,
+            calls: Calls::default(),
+        })
     }
 
     fn note_events(&mut self) {
@@ -82,13 +91,13 @@ impl Epoll {
             completions.push(Completion::Doorbell);
         }
         if let Some(connection) = &mut self.connection {
-            connection.take_ready(completions);
+            connection.take_ready(completions, &mut self.calls);
         }
     }
 }
 
 impl Connection {
-    fn take_ready(&mut self, completions: &mut Completions) {
+    fn take_ready(&mut self, completions: &mut Completions, calls: &mut Calls) {
         if self.connecting {
             if self.writable {
                 self.connecting = false;
@@ -98,14 +107,14 @@ impl Connection {
         }
         if self.writable
             && let Some(send) = &mut self.send
-            && let Some(result) = send.advance(&self.socket, &mut self.writable)
+            && let Some(result) = send.advance(&self.socket, &mut self.writable, calls)
         {
             self.send = None;
-            completions.push(Completion::Sent(result));
+            completions.push(Completion::Sent(result.map(|()| Taken::Now)));
         }
         if self.readable
             && let Some(receive) = &self.receive
-            && let Some(result) = receive.attempt(&self.socket)
+            && let Some(result) = receive.attempt(&self.socket, calls)
         {
             let filled = result.as_ref().is_ok_and(|&length| length == receive.length);
             self.readable = filled || self.read_closed;
@@ -119,8 +128,9 @@ impl Connection {
 
 impl Receive {
     /// `None` when nothing is there.
-    fn attempt(&self, socket: &OwnedFd) -> Option<io::Result<usize>> {
+    fn attempt(&self, socket: &OwnedFd, calls: &mut Calls) -> Option<io::Result<usize>> {
         loop {
+            calls.made += 1;
             // By pointer and length, as io_uring has it: of a slot that a worker may be writing at this moment no
             // reference is made, not even one to bytes without a value.
             // SAFETY: `Driver::receive` has the caller keep `into..into + length` valid for writes until the
@@ -142,11 +152,17 @@ impl Receive {
 
 impl Send {
     /// Sends on; `None` when the kernel's buffer is full.
-    fn advance(&mut self, socket: &OwnedFd, writable: &mut bool) -> Option<io::Result<()>> {
+    fn advance(
+        &mut self,
+        socket: &OwnedFd,
+        writable: &mut bool,
+        calls: &mut Calls,
+    ) -> Option<io::Result<()>> {
         while self.length > 0 {
             // SAFETY: `Driver::send` has the caller keep `from..from + length` valid and unchanged until the
             // completion.
             let bytes = unsafe { core::slice::from_raw_parts(self.from, self.length) };
+            calls.made += 1;
             match rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(sent) => {
                     self.from = self.from.wrapping_add(sent);
@@ -187,13 +203,13 @@ impl Driver for Epoll {
         Ok(())
     }
 
-    unsafe fn receive(&mut self, into: *mut u8, length: usize, _exact: bool) {
+    unsafe fn receive(&mut self, into: *mut u8, length: usize, _expect: Expect) {
         let connection = self.connection.as_mut().expect("the caller has a connection");
         assert!(connection.receive.is_none(), "one receive at a time");
         connection.receive = Some(Receive { into, length });
     }
 
-    unsafe fn send(&mut self, from: *const u8, length: usize) {
+    unsafe fn send(&mut self, from: *const u8, length: usize, _tell: Tell) {
         let connection = self.connection.as_mut().expect("the caller has a connection");
         assert!(connection.send.is_none(), "one send at a time");
         connection.send = Some(Send { from, length });
@@ -207,6 +223,10 @@ impl Driver for Epoll {
         self.connection.as_ref().is_some_and(|connection| connection.send.is_some())
     }
 
+    fn take_calls(&mut self) -> Calls {
+        core::mem::take(&mut self.calls)
+    }
+
     fn turn(&mut self, wait: Wait, completions: &mut Completions) -> io::Result<()> {
         let before = completions.len();
         self.take_ready(completions);
@@ -217,11 +237,13 @@ impl Driver for Epoll {
             Wait::Poll => Some(core::time::Duration::ZERO),
             Wait::Block(timeout) => timeout,
         };
+        self.calls.made += 1;
         match self.poll.poll(&mut self.events, timeout) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
             Err(error) => return Err(error),
         }
+        self.calls.empty += u32::from(wait == Wait::Poll && self.events.is_empty());
         self.note_events();
         self.take_ready(completions);
         Ok(())

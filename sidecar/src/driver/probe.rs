@@ -1,8 +1,9 @@
 //! Which driver runs here, and why.
 
+use core::time::Duration;
 use std::io;
 
-use super::{Doorbells, Driver, Epoll, Uring};
+use super::{Doorbells, Driver, Epoll, RingMode, Uring, socket};
 use crate::explain::Code;
 use crate::report::Failure;
 
@@ -36,20 +37,36 @@ impl core::fmt::Debug for Choice {
 ///
 /// # Errors
 /// The driver asked for does not run here.
-pub fn choose(preference: Preference, doorbells: Doorbells<'_>) -> Result<Choice, Failure> {
+pub fn choose(preference: Preference, doorbells: Doorbells<'_>, ring: RingMode) -> Result<Choice, Failure> {
     match preference {
         Preference::Epoll => epoll(doorbells, "asked for".to_owned()),
-        Preference::Uring => match Uring::new(doorbells) {
+        Preference::Uring => match Uring::new(doorbells, ring) {
             Ok(driver) => Ok(Choice { driver: Box::new(driver), why: "asked for".to_owned() }),
             Err(error) => Err(Failure::new(Code::Io, "--io uring: io_uring cannot be used here")
                 .because(explain(&error))
                 .hint("use --io auto or --io epoll, or allow io_uring in the container's seccomp profile")),
         },
-        Preference::Auto => match Uring::new(doorbells) {
+        Preference::Auto => match Uring::new(doorbells, ring) {
             Ok(driver) => Ok(Choice { driver: Box::new(driver), why: "the probe passed".to_owned() }),
             Err(error) => epoll(doorbells, format!("io_uring cannot be used here: {}", explain(&error))),
         },
     }
+}
+
+/// Refuses `--socket-busy-poll` where the system would: at the start, not at each dial.
+///
+/// # Errors
+/// It would.
+pub fn check_busy_poll(time: Option<Duration>) -> Result<(), Failure> {
+    let Some(time) = time else { return Ok(()) };
+    socket::try_busy_poll(time).map_err(|error| {
+        Failure::new(
+            Code::Settings,
+            format!("--socket-busy-poll {}: the kernel refuses it", time.as_micros()),
+        )
+        .because(error)
+        .hint("give the process CAP_NET_ADMIN, or leave it out: net.core.busy_read sets it for all sockets")
+    })
 }
 
 fn epoll(doorbells: Doorbells<'_>, why: String) -> Result<Choice, Failure> {

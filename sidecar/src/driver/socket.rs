@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
@@ -25,11 +25,35 @@ pub(super) fn start(address: SocketAddr, options: SocketOptions) -> io::Result<(
     sockopt::set_tcp_nodelay(&socket, true)?;
     let millis = u32::try_from(options.user_timeout.as_millis()).unwrap_or(u32::MAX);
     sockopt::set_tcp_user_timeout(&socket, millis)?;
+    if let Some(time) = options.busy_poll {
+        set_busy_poll(socket.as_fd(), time)?;
+    }
     match connect(&socket, &address) {
         Ok(()) => Ok((socket, true)),
         Err(rustix::io::Errno::INPROGRESS) => Ok((socket, false)),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether the system grants `SO_BUSY_POLL` for that long, tried on a socket that is never connected.
+pub(super) fn try_busy_poll(time: Duration) -> io::Result<()> {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_busy_poll(socket.as_fd(), time)
+}
+
+fn set_busy_poll(socket: BorrowedFd<'_>, time: Duration) -> io::Result<()> {
+    let micros = libc::c_int::try_from(time.as_micros()).unwrap_or(libc::c_int::MAX);
+    // SAFETY: the option takes an int, and gets the address and the size of one that lives on; the socket is open.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_BUSY_POLL,
+            (&raw const micros).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The result of a connection that became writable.
@@ -78,7 +102,7 @@ mod tests {
     #[test]
     fn small_writes_leave_at_once_and_a_dead_peer_is_given_up() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let options = SocketOptions { user_timeout: Duration::from_millis(1500) };
+        let options = SocketOptions { user_timeout: Duration::from_millis(1500), busy_poll: None };
         let (socket, _) = start(listener.local_addr().unwrap(), options).unwrap();
         assert!(sockopt::tcp_nodelay(&socket).unwrap());
         assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), 1500);

@@ -3,6 +3,12 @@
 //! No tokio-uring here: its runtime parks in epoll around the ring, and a read that is dropped there lets the
 //! kernel write into a slot that was given away. An operation of ours ends with its completion and not before;
 //! `close` waits for it.
+//!
+//! What spares system calls:
+//! - A send whose success nobody waits for is tried once, within the submission, and only a failure makes a completion
+//!   (`Send::quiet`). So the turn that submits it can wait for the next thing at once.
+//! - A spinning turn leaves the next receive in the queue for a while: the action that is likely to follow takes it
+//!   along.
 
 use core::net::SocketAddr;
 use std::io;
@@ -15,10 +21,17 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::{Close, Completion, Completions, DOORBELLS, Doorbells, Driver, SocketOptions, Wait, socket};
+use super::{
+    Calls, Close, Completion, Completions, DOORBELLS, Doorbells, Driver, Expect, SocketOptions, Taken, Tell, Wait,
+    socket,
+};
 
 /// Operations in flight: connect poll, receive, send, doorbells, and cancels of the first three.
 const ENTRIES: u32 = 16;
+
+/// Spinning turns that a receive waits for company in the queue: some microseconds, more than a worker takes that does
+/// not think.
+const LONELY_TURNS: u32 = 256;
 
 const CONNECT: u64 = 0;
 const RECEIVE: u64 = 1;
@@ -34,6 +47,9 @@ const POLLOUT: u32 = PollFlags::OUT.bits() as u32;
 struct Send {
     from: *const u8,
     length: usize,
+    /// It does not block, and makes a completion only if it fails or is short: once it has been submitted and none is
+    /// there, everything was taken.
+    quiet: bool,
 }
 
 #[derive(Debug)]
@@ -69,6 +85,11 @@ pub struct Uring {
     armed: [bool; DOORBELLS],
     rung: bool,
     connection: Option<Connection>,
+    /// The kernel can keep successes to itself (5.17).
+    skips: bool,
+    /// Spinning turns since the receive in the queue was put there; `None` when there is more than it, or nothing.
+    lonely: Option<u32>,
+    calls: Calls,
 }
 
 impl core::fmt::Debug for Uring {
@@ -77,32 +98,71 @@ impl core::fmt::Debug for Uring {
     }
 }
 
+/// How the ring is set up: when completions are run that came while this thread was doing something else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum RingMode {
+    /// `Cooperative`, or `Plain` where the kernel lacks that.
+    #[default]
+    Auto,
+    /// At once, by an interrupt.
+    Plain,
+    /// When this thread enters the kernel for whatever reason (5.19); a flag tells a spinning loop when that pays.
+    Cooperative,
+    /// When this thread asks for completions (6.1), with the same flag.
+    Deferred,
+}
+
+impl RingMode {
+    fn build(self) -> io::Result<IoUring> {
+        let mut builder = IoUring::builder();
+        match self {
+            Self::Auto => {
+                return match Self::Cooperative.build() {
+                    Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => Self::Plain.build(),
+                    result => result,
+                };
+            }
+            Self::Plain => {}
+            Self::Cooperative => {
+                builder.setup_coop_taskrun().setup_taskrun_flag();
+            }
+            Self::Deferred => {
+                builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+            }
+        }
+        builder.build(ENTRIES)
+    }
+}
+
 impl Uring {
-    /// Makes a ring that also listens to `doorbells`, which must outlive it.
+    /// Makes a ring that also listens to `doorbells`, which must outlive it. It belongs to the calling thread.
     ///
     /// # Errors
-    /// io_uring is missing, forbidden, or older than Linux 5.15 (a wait with a timeout, multishot poll).
-    pub fn new(doorbells: Doorbells<'_>) -> io::Result<Self> {
-        // Cooperative task running (5.19) spares the interrupt that would run completions of a thread that is
-        // about to enter the kernel anyway, and the flag tells a spinning loop when entering pays; kernels without
-        // them refuse.
-        let ring = IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(ENTRIES);
-        let ring = match ring {
-            Ok(ring) => ring,
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => IoUring::new(ENTRIES)?,
-            Err(error) => return Err(error),
-        };
+    /// io_uring is missing, forbidden, or older than Linux 5.15 (a wait with a timeout, multishot poll), or the kernel
+    /// lacks `mode`.
+    pub fn new(doorbells: Doorbells<'_>, mode: RingMode) -> io::Result<Self> {
+        let ring = mode.build()?;
         if !ring.params().is_feature_ext_arg() {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "the kernel's io_uring has no timed wait",
             ));
         }
-        let doorbells = doorbells.map(|doorbell| Fd(doorbell.as_raw_fd()));
-        Ok(Self { ring, doorbells, armed: [false; DOORBELLS], rung: false, connection: None })
+        let skips = ring.params().is_feature_skip_cqe_on_success();
+        Ok(Self {
+            ring,
+            doorbells: doorbells.map(|doorbell| Fd(doorbell.as_raw_fd())),
+            armed: [false; DOORBELLS],
+            rung: false,
+            connection: None,
+            skips,
+            lonely: None,
+            calls: Calls::default(),
+        })
     }
 
     fn push(&mut self, entry: squeue::Entry) {
+        self.lonely = None;
         // SAFETY: entries are built in this module; what they point to stays valid until their completion
         // (contract of `Driver::receive` and `Driver::send`; polls and cancels point to nothing).
         unsafe { self.ring.submission().push(&entry) }
@@ -123,11 +183,42 @@ impl Uring {
         let Some(connection) = &self.connection else { return };
         let Some(send) = &connection.send else { return };
         // MSG_WAITALL lets the kernel (5.19) go on after a short send by itself; older ones report it and we do.
-        let flags = (SendFlags::NOSIGNAL.bits() | RecvFlags::WAITALL.bits()).cast_signed();
+        // It also makes a short quiet send a failure, which is told.
+        let mut flags = SendFlags::NOSIGNAL.bits() | RecvFlags::WAITALL.bits();
+        let mut skip = squeue::Flags::empty();
+        if send.quiet {
+            flags |= SendFlags::DONTWAIT.bits();
+            skip = squeue::Flags::SKIP_SUCCESS;
+        }
         let length = u32::try_from(send.length).unwrap_or(u32::MAX);
-        let entry =
-            opcode::Send::new(connection.fd(), send.from, length).flags(flags).build().user_data(SEND);
-        self.push(entry);
+        let send = opcode::Send::new(connection.fd(), send.from, length).flags(flags.cast_signed());
+        self.push(send.build().user_data(SEND).flags(skip));
+    }
+
+    /// After a submission, with all completions taken: a quiet send that is still there went through.
+    fn settle_quiet_send(&mut self) -> Option<Completion> {
+        if !self.ring.submission().is_empty() {
+            return None;
+        }
+        let connection = self.connection.as_mut()?;
+        connection.send.take_if(|send| send.quiet).map(|_| Completion::Sent(Ok(Taken::Submitted)))
+    }
+
+    /// Whether a turn that does not wait has anything to say to the kernel.
+    fn has_to_enter(&mut self) -> bool {
+        let queue = self.ring.submission();
+        let (empty, taskrun) = (queue.is_empty(), queue.taskrun());
+        drop(queue);
+        if taskrun || empty {
+            return taskrun;
+        }
+        match &mut self.lonely {
+            Some(turns) if *turns < LONELY_TURNS => {
+                *turns += 1;
+                false
+            }
+            _ => true,
+        }
     }
 
     fn take_completions(&mut self, completions: &mut Completions) {
@@ -166,6 +257,8 @@ impl Uring {
     fn take_send(&mut self, entry: &cqueue::Entry, completions: &mut Completions) {
         let Some(connection) = &mut self.connection else { return };
         let Some(send) = &mut connection.send else { return };
+        // What is left of it may have to wait for room.
+        send.quiet = false;
         let outcome = match result(entry) {
             Ok(sent) => {
                 send.from = send.from.wrapping_add(sent);
@@ -175,14 +268,18 @@ impl Uring {
                 }
                 Ok(())
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return self.push_send(),
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {
+                return self.push_send();
+            }
             Err(error) => Err(error),
         };
         connection.send = None;
-        completions.push(Completion::Sent(outcome));
+        completions.push(Completion::Sent(outcome.map(|()| Taken::Now)));
     }
 
     fn wait(&mut self, wait: Wait) -> io::Result<()> {
+        self.lonely = None;
+        self.calls.made += 1;
         let submitter = self.ring.submitter();
         let result = match wait {
             Wait::Poll => submitter.submit(),
@@ -233,20 +330,23 @@ impl Driver for Uring {
         Ok(())
     }
 
-    unsafe fn receive(&mut self, into: *mut u8, length: usize, exact: bool) {
+    unsafe fn receive(&mut self, into: *mut u8, length: usize, expect: Expect) {
         let connection = self.connection.as_mut().expect("the caller has a connection");
         assert!(!connection.receiving, "one receive at a time");
         connection.receiving = true;
         let fd = connection.fd();
-        let flags = if exact { RecvFlags::WAITALL.bits().cast_signed() } else { 0 };
+        let flags = if expect == Expect::Remainder { RecvFlags::WAITALL.bits().cast_signed() } else { 0 };
         let length = u32::try_from(length).unwrap_or(u32::MAX);
+        let lonely = expect == Expect::Silence && self.ring.submission().is_empty();
         self.push(opcode::Recv::new(fd, into, length).flags(flags).build().user_data(RECEIVE));
+        self.lonely = lonely.then_some(0);
     }
 
-    unsafe fn send(&mut self, from: *const u8, length: usize) {
+    unsafe fn send(&mut self, from: *const u8, length: usize, tell: Tell) {
         let connection = self.connection.as_mut().expect("the caller has a connection");
         assert!(connection.send.is_none(), "one send at a time");
-        connection.send = Some(Send { from, length });
+        let quiet = self.skips && tell == Tell::AtTurnEnd;
+        connection.send = Some(Send { from, length, quiet });
         self.push_send();
     }
 
@@ -258,15 +358,20 @@ impl Driver for Uring {
         self.connection.as_ref().is_some_and(|connection| connection.send.is_some())
     }
 
+    fn take_calls(&mut self) -> Calls {
+        core::mem::take(&mut self.calls)
+    }
+
     fn turn(&mut self, wait: Wait, completions: &mut Completions) -> io::Result<()> {
         let before = completions.len();
         self.arm_doorbells();
         self.take_completions(completions);
         let wait = if completions.len() > before { Wait::Poll } else { wait };
-        if wait != Wait::Poll || !self.ring.submission().is_empty() || self.ring.submission().taskrun() {
+        if wait != Wait::Poll || self.has_to_enter() {
             self.wait(wait)?;
         }
         self.take_completions(completions);
+        completions.extend(self.settle_quiet_send());
         Ok(())
     }
 
@@ -292,6 +397,9 @@ impl Driver for Uring {
                 connection.send = None;
             }
             self.take(&entry, &mut ended);
+            if self.ring.completion().is_empty() {
+                self.settle_quiet_send();
+            }
         }
         if let Some(connection) = self.connection.take()
             && how == Close::Orderly

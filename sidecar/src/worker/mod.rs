@@ -34,6 +34,10 @@ pub struct WorkerArgs {
     /// Pretend that a model thinks this long about each observation
     #[arg(long, value_name = "TIME", value_parser = crate::cli::duration)]
     pub think: Option<Duration>,
+    /// How long to spin for the next observation before a sleep: `auto` (as long as a wake-up costs, where cores are to
+    /// spare), `off`, or a number of microseconds
+    #[arg(long, default_value = "auto", value_parser = crate::cli::spin, value_name = "auto|off|MICROSECONDS")]
+    pub spin: sidecar_shm::spin::Mode,
     /// How long to wait for the sidecar to be there
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = crate::cli::duration)]
     pub attach_timeout: Duration,
@@ -44,7 +48,7 @@ pub struct WorkerArgs {
 /// # Errors
 /// No region to attach to, a live worker that has the seat already, or a sidecar that never came back.
 pub fn run(args: &WorkerArgs) -> Result<Exit, Failure> {
-    let options = AttachOptions { timeout: args.attach_timeout, ..AttachOptions::default() };
+    let options = AttachOptions { timeout: args.attach_timeout, spin: args.spin, ..AttachOptions::default() };
     let mut worker = Worker::attach(&args.shm, &options).map_err(|error| {
         Failure::new(Code::WorkerAlone, format!("the worker cannot attach to {}", args.shm.display()))
             .because(error)
