@@ -7,6 +7,7 @@ mod bindings;
 mod c;
 mod clock;
 mod conformance;
+mod counts;
 mod fuzz;
 mod gpu;
 mod interop;

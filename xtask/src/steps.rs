@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::bindings;
 use crate::c;
 use crate::conformance;
+use crate::counts;
 use crate::fuzz;
 use crate::interop;
 use crate::interpreters;
@@ -93,6 +94,12 @@ pub(crate) const STEPS: &[Step<Context>] = &[
         leftovers: Leftovers::Fine,
         run: no_simulation,
     },
+    play("calls", "system calls a frame, where strace is", &["build"], |context| {
+        counts::calls(context, BUILD_LIMIT)
+    }),
+    step("instructions", "instructions a frame in core, where valgrind is", |context| {
+        counts::instructions(context, BUILD_LIMIT)
+    }),
     step("python", "a virtual environment for the interop programs", |context| {
         python::prepare(python::INTEROP, &context.root, &context.target, &context.runner)
     }),
@@ -246,6 +253,11 @@ impl Context {
     /// Where the step `build` left it.
     pub(crate) fn sidecar_path(&self) -> PathBuf {
         self.target.join("release/sidecar")
+    }
+
+    /// Where a release build leaves the harness of the benchmarks.
+    pub(crate) fn bench_path(&self) -> PathBuf {
+        self.target.join("release/sidecar-bench")
     }
 
     pub(crate) fn cargo_tool<const N: usize>(&self, arguments: [&str; N]) -> Tool {
