@@ -138,5 +138,9 @@ fn work(region: &Path) {
 fn uring_works() -> bool {
     use std::os::fd::AsFd;
     let doorbell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-    sidecar::driver::Uring::new(doorbell.as_fd(), sidecar::driver::RingMode::Auto).is_ok()
+    sidecar::driver::Uring::new(
+        [doorbell.as_fd(); sidecar::driver::DOORBELLS],
+        sidecar::driver::RingMode::Auto,
+    )
+    .is_ok()
 }

@@ -3,6 +3,7 @@
 //! Nothing here judges code by itself: each step is an external program, and the verdict is that program's own.
 //! `steps` says what is run, `plan` in which order and with what result, `runner` how.
 
+mod bench;
 mod bindings;
 mod c;
 mod clock;
@@ -35,6 +36,7 @@ usage: cargo xtask test [--only STEP]... [--list]
        cargo xtask fuzz [--seconds N] [--only TARGET]...
        cargo xtask soak [--only STEP]... [--minutes N] [--list]
        cargo xtask gpu-test [--only STEP]... [--list]
+       cargo xtask bench [--check] [--quick] [--rounds N] [--only PART]... [--ring MODE]
        cargo xtask wheel
        cargo xtask c
 
@@ -52,6 +54,13 @@ usage: cargo xtask test [--only STEP]... [--list]
   --minutes N     how long; 30 unless told otherwise
 
   gpu-test        what only a real GPU can show; skipped where there is none
+
+  bench           the fast path beside floors and peers, in target/bench; wants a quiet machine for 15 minutes
+  --check         fail when a target of the design is missed
+  --quick         everything once, for its answers and not for its times
+  --rounds N      of each part; 40 unless told otherwise
+  --only PART     one-cpu, spinning-gateway, free-core, hop or calls; may be repeated
+  --ring MODE     how io_uring is set up: auto, plain, cooperative or deferred
 
   wheel           the Python package, in target/wheels
   c               the C library, its headers and where they are, in target/c";
@@ -83,6 +92,7 @@ enum Request {
     C,
     Simulate(simulate::Simulate),
     Fuzz(fuzz::Fuzz),
+    Bench(bench::Bench),
     Test { only: Vec<String> },
     Soak { only: Vec<String>, minutes: u32 },
     GpuTest { only: Vec<String> },
@@ -101,6 +111,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(Request::Simulate(simulate)) => simulate.run().unwrap_or_else(|error| refuse(&error)),
+        Ok(Request::Bench(bench)) => bench.run().unwrap_or_else(|error| refuse(&error)),
         Ok(Request::Fuzz(fuzz)) => fuzz.run().unwrap_or_else(|error| refuse(&error)),
         Ok(Request::Wheel) => build(Context::wheel).unwrap_or_else(|error| refuse(&error)),
         Ok(Request::C) => build(Context::c).unwrap_or_else(|error| refuse(&error)),
@@ -123,6 +134,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
         Some("soak") => Task::Soak,
         Some("gpu-test") => Task::GpuTest,
         Some("simulate") => return simulate::Simulate::parse(arguments).map(Request::Simulate),
+        Some("bench") => return bench::Bench::parse(arguments).map(Request::Bench),
         Some("fuzz") => return fuzz::Fuzz::parse(arguments).map(Request::Fuzz),
         Some("wheel") => return alone(arguments, Request::Wheel),
         Some("c") => return alone(arguments, Request::C),

@@ -40,6 +40,9 @@ pub(crate) const ABI: Environment<'static> =
 /// Has CMake, for those who build with the C library.
 pub(crate) const CMAKE: Environment<'static> =
     Environment::new("venv-cmake", Some("bindings/c/tests/requirements.txt"));
+/// Python peers of the benchmarks, and our own package.
+pub(crate) const BENCH: Environment<'static> =
+    Environment::new("venv-bench", Some("benches/peers/requirements.txt"));
 /// Has the Python package and nothing else.
 pub(crate) const BARE: Environment<'static> = Environment::new("venv-bare", None);
 

@@ -13,7 +13,8 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::{
-    Calls, Close, Completion, Completions, Doorbells, Driver, Expect, SocketOptions, Taken, Tell, Wait, socket,
+    Calls, Close, Completion, Completions, Doorbells, Driver, Expect, SocketOptions, Taken, Tell, Wait,
+    socket,
 };
 
 const SOCKET: Token = Token(0);

@@ -22,8 +22,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::{
-    Calls, Close, Completion, Completions, DOORBELLS, Doorbells, Driver, Expect, SocketOptions, Taken, Tell, Wait,
-    socket,
+    Calls, Close, Completion, Completions, DOORBELLS, Doorbells, Driver, Expect, SocketOptions, Taken, Tell,
+    Wait, socket,
 };
 
 /// Operations in flight: connect poll, receive, send, doorbells, and cancels of the first three.

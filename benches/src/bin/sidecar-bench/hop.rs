@@ -112,8 +112,8 @@ impl Hop {
         };
         let io = if let Waiting::Block(io) = self.waiting { io } else { Io::Uring };
         let driver: Box<dyn Driver> = match io {
-            Io::Uring => Box::new(Uring::new(owner.doorbell(), RingMode::Auto)?),
-            Io::Epoll => Box::new(Epoll::new(owner.doorbell())?),
+            Io::Uring => Box::new(Uring::new(owner.doorbells(), RingMode::Auto)?),
+            Io::Epoll => Box::new(Epoll::new(owner.doorbells())?),
         };
         cores::stay_on(&self.cores[..1])?;
         Ok(Ends {

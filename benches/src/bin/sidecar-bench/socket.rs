@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use rustix::event::{EventfdFlags, eventfd};
 use sidecar::driver::{
-    Completion, Completions, Driver, Epoll, Expect, RingMode, SocketOptions, Tell, Uring, Wait,
+    Completion, Completions, DOORBELLS, Driver, Epoll, Expect, RingMode, SocketOptions, Tell, Uring, Wait,
 };
 use sidecar_benches::client::{self, READY};
 use sidecar_benches::reply;
@@ -34,10 +34,12 @@ pub(crate) enum Io {
 /// # Errors
 /// The driver or the connection broke.
 pub(crate) fn run(args: &DialArgs, io: Io, spin: Mode, ring: RingMode) -> io::Result<()> {
+    // Nobody rings it.
     let bell = eventfd(0, EventfdFlags::CLOEXEC)?;
+    let bells = [bell.as_fd(); DOORBELLS];
     let driver: Box<dyn Driver> = match io {
-        Io::Uring => Box::new(Uring::new(bell.as_fd(), ring)?),
-        Io::Epoll => Box::new(Epoll::new(bell.as_fd())?),
+        Io::Uring => Box::new(Uring::new(bells, ring)?),
+        Io::Epoll => Box::new(Epoll::new(bells)?),
     };
     let mut client = Client {
         driver,

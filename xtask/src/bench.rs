@@ -1,0 +1,193 @@
+//! `cargo xtask bench`: builds the harness, the peers that this machine can have, and runs it.
+//!
+//! What cannot be had here is left out by name; the report says so in each row that wanted it.
+
+use core::time::Duration;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::counts;
+use crate::python::{self, BENCH};
+use crate::runner::Stop;
+use crate::steps::Context;
+use crate::tool::Tool;
+
+const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
+/// A whole run takes 15 minutes; one with more rounds, more.
+const RUN_LIMIT: Duration = Duration::from_secs(4 * 60 * 60);
+const BEAST: &str = "benches/peers/beast.cpp";
+const NO_BENCH: &str = "`cargo xtask bench` makes it";
+
+/// What was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Bench {
+    /// Fail when a target is missed.
+    check: bool,
+    /// Once through, for the answers: no verdicts, nothing counted.
+    quick: bool,
+    /// Passed on to the harness.
+    arguments: Vec<String>,
+}
+
+impl Bench {
+    /// Reads what follows `bench`.
+    ///
+    /// # Errors
+    /// An option that there is not, or one without its value.
+    pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut bench = Self::default();
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--check" => bench.check = true,
+                "--quick" => bench.quick = true,
+                "--only" | "--rounds" | "--burst" | "--seed" | "--ring" => {
+                    let value = words.next().ok_or_else(|| format!("`{word}` wants a value"))?;
+                    bench.arguments.extend([word, value]);
+                }
+                other => return Err(format!("unexpected argument `{other}`")),
+            }
+        }
+        Ok(bench)
+    }
+
+    /// Builds and runs it; the report lies in `target/bench`.
+    ///
+    /// # Errors
+    /// What keeps it from running.
+    pub(crate) fn run(&self) -> Result<ExitCode, String> {
+        match self.attempt(&Context::new()?) {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(Stop::Failed(reason)) => Err(reason),
+            Err(Stop::Skipped(reason)) => Err(reason.to_owned()),
+            // As a shell has it: 128 and the signal.
+            Err(Stop::Interrupted(signal)) => Ok(ExitCode::from(u8::try_from(128 + signal).unwrap_or(1))),
+        }
+    }
+
+    fn attempt(&self, context: &Context) -> Result<(), Stop> {
+        let build = ["build", "--release", "--package", "sidecar", "--package", "sidecar-benches"];
+        context.runner.run(context.cargo_tool(build), BUILD_LIMIT)?;
+        let out = context.target.join("bench");
+        std::fs::create_dir_all(&out)
+            .map_err(|error| Stop::failed(format!("{} can't be made: {error}", out.display())))?;
+        let mut tool = Tool::new(context.bench_path(), &context.root, NO_BENCH)
+            .args(["run", "--sidecar"])
+            .args([context.sidecar_path()])
+            .args(["--out"])
+            .args([out.clone()])
+            .args(self.arguments.iter());
+        for (flag, program) in [("--peers", peers(context)?), ("--beast", beast(context, &out)?)] {
+            if let Some(program) = program {
+                tool = tool.args([flag]).args([program]);
+            }
+        }
+        if let Some(interpreter) = python_peers(context)? {
+            tool = tool.args(["--python"]).args([interpreter]);
+            tool = tool.args(["--scripts"]).args([context.root.join("benches/peers")]);
+        }
+        if self.quick {
+            tool = tool.args(["--quick"]);
+        } else {
+            for counted in counted(context)? {
+                tool = tool.args(["--counted", &counted]);
+            }
+        }
+        if self.check {
+            tool = tool.args(["--check"]);
+        }
+        context.runner.run(tool, RUN_LIMIT)
+    }
+}
+
+/// What other programs count, as the harness wants it: how many of their limits are broken.
+fn counted(context: &Context) -> Result<Vec<String>, Stop> {
+    let allocations = || {
+        let test = ["test", "--package", "sidecar-benches", "--test", "allocations"];
+        context.runner.run(context.cargo_tool(test), BUILD_LIMIT)
+    };
+    let mut counted = Vec::new();
+    for (name, result) in [
+        ("allocations a frame, sidecar and worker: tests that found one", allocations()),
+        ("instructions a frame in core: budgets broken", counts::instructions(context, BUILD_LIMIT)),
+    ] {
+        let value = match result {
+            Ok(()) => "0",
+            Err(Stop::Failed(_)) => "1",
+            Err(Stop::Skipped(reason)) => reason,
+            Err(stop @ Stop::Interrupted(_)) => return Err(stop),
+        };
+        counted.push(format!("{name}={value}=0"));
+    }
+    Ok(counted)
+}
+
+/// Clients in Rust, and iceoryx2.
+fn peers(context: &Context) -> Result<Option<PathBuf>, Stop> {
+    let build = ["build", "--release", "--package", "sidecar-benches", "--features", "peers"];
+    match context.runner.run(context.cargo_tool(build), BUILD_LIMIT) {
+        Ok(()) => Ok(Some(context.target.join("release/sidecar-bench-peers"))),
+        Err(stop) => left_out("fastwebsockets, tungstenite, tokio-uring and iceoryx2", stop),
+    }
+}
+
+fn beast(context: &Context, out: &Path) -> Result<Option<PathBuf>, Stop> {
+    let program = out.join("beast");
+    let compile = Tool::new("g++", &context.root, "install g++ and libboost-dev")
+        .args(["-O2", "-std=c++17", "-Wall", "-Wextra", "-pthread", BEAST, "-o"])
+        .args([program.clone()]);
+    match context.runner.run(compile, BUILD_LIMIT) {
+        Ok(()) => Ok(Some(program)),
+        Err(stop) => left_out("Boost.Beast", stop),
+    }
+}
+
+/// The interpreter of an environment with the peers' packages and our own.
+fn python_peers(context: &Context) -> Result<Option<PathBuf>, Stop> {
+    let install = || {
+        python::prepare(BENCH, &context.root, &context.target, &context.runner)?;
+        let wheel = context.wheel()?;
+        let pip = BENCH
+            .interpreter(&context.root, &context.target)
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"])
+            .args(["--force-reinstall"])
+            .args([wheel]);
+        context.runner.run(pip, BUILD_LIMIT)
+    };
+    match install() {
+        Ok(()) => Ok(Some(BENCH.directory(&context.target).join("bin/python"))),
+        Err(stop) => left_out("the Python clients and our Python worker", stop),
+    }
+}
+
+fn left_out(what: &str, stop: Stop) -> Result<Option<PathBuf>, Stop> {
+    match stop {
+        Stop::Failed(reason) => {
+            println!("left out: {what}: {reason}");
+            Ok(None)
+        }
+        Stop::Skipped(reason) => {
+            println!("left out: {what}: {reason}");
+            Ok(None)
+        }
+        stop @ Stop::Interrupted(_) => Err(stop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Bench, String> {
+        Bench::parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn options_of_the_harness_are_passed_on_and_everything_else_is_refused() {
+        let bench = parsed("--check --rounds 60 --only one-cpu --only hop").unwrap();
+        assert!(bench.check && !bench.quick);
+        assert_eq!(bench.arguments, ["--rounds", "60", "--only", "one-cpu", "--only", "hop"]);
+        assert!(parsed("--quick").unwrap().quick);
+        assert!(parsed("--rounds").unwrap_err().contains("--rounds"));
+        assert!(parsed("--fast").unwrap_err().contains("`--fast`"));
+    }
+}
