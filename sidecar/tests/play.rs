@@ -287,7 +287,8 @@ fn no_token_shows_in_arguments_logs_or_region() {
 fn scrapers_that_say_nothing_cost_a_few_descriptors_for_a_while() {
     let region = Region::new();
     region.expect_late_frames();
-    let gateway = Gateway::start(&["--cases", "1", "--step-delay", "5ms"]);
+    // The job outlasts the silent ones, who take six seconds.
+    let gateway = Gateway::start(&["--cases", "20", "--step-delay", "5ms"]);
     let mut command = main_job(&region, &gateway.endpoint);
     command.args(["--metrics", "127.0.0.1:0"]);
     with_worker(&mut command, "cartpole");
