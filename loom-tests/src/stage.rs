@@ -317,7 +317,7 @@ impl ModelDriver {
                 Request::Dial { dial, .. } => self.tell(|state| state.dials.push_back(dial)),
                 Request::WorkerReady => {}
                 Request::DropWorker { why, .. } | Request::RestartWorker { why, .. } => {
-                    panic!("a worker is ended: {why}")
+                    panic!("a worker is dropped: {why}")
                 }
             }
         }
