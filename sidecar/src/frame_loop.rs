@@ -181,6 +181,10 @@ impl FrameLoop {
         loop {
             self.take_commands(now);
             while self.bridge.advance(now) {}
+            if self.is_deaf_and_dumb() {
+                self.ended(End::Reset, now);
+                while self.bridge.advance(now) {}
+            }
             self.take_effects(now);
             self.start_operations(now);
             if let Some(outcome) = self.outcome.take() {
@@ -224,6 +228,15 @@ impl FrameLoop {
         )
         .at(standing);
         damage.into_iter().fold(failure, Failure::because)
+    }
+
+    /// Nothing can be sent any more, and nothing is read since all slots are taken: nobody would ever hear how the
+    /// connection ended.
+    fn is_deaf_and_dumb(&mut self) -> bool {
+        self.connected
+            && self.sends_fail
+            && !self.driver.is_receiving()
+            && self.bridge.next_receive().is_none()
     }
 
     fn take_commands(&mut self, now: Instant) {
@@ -429,9 +442,6 @@ impl FrameLoop {
             Completion::Sent(Err(_)) => {
                 self.sends_fail = true;
                 self.bridge.connection_closed();
-                if !self.driver.is_receiving() && self.bridge.next_receive().is_none() {
-                    self.ended(End::Reset, now);
-                }
             }
         }
     }
