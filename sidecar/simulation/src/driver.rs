@@ -125,6 +125,7 @@ impl Driver for SimulatedDriver {
                 (Some(next), deadline) if deadline.is_none_or(|deadline| next <= deadline) => world.step(),
                 (_, Some(deadline)) => {
                     world.set_time(deadline);
+                    world.look_for_the_end();
                     world.collect(completions, End::Reached);
                     break;
                 }

@@ -281,6 +281,11 @@ impl World {
         }
         self.happen(event);
         self.perhaps_a_fault();
+        self.look_for_the_end();
+    }
+
+    /// Whether it goes on for too long, with events or without: a sidecar that only ever wakes itself makes none.
+    pub(crate) fn look_for_the_end(&mut self) {
         let last =
             self.last_fault.max(self.refused_until).max(self.unanswered_until).max(self.unresolved_until);
         if self.now > last + self.patience() && self.plan.wait_for_slot && self.sidecar.alive {
