@@ -8,7 +8,7 @@ use std::alloc::System;
 
 use sidecar_shm::sync::{AtomicU64, Ordering};
 
-/// The system's allocator, with a count for each [`Counted`] thread. Install it with `#[global_allocator]`.
+/// The system's allocator, with a count for each thread that has a [`Place`]. Install it with `#[global_allocator]`.
 #[derive(Debug)]
 pub struct Counting;
 
