@@ -564,7 +564,9 @@ impl World {
                     1 => unseen && oracle.open == Some(it.session),
                     _ => unseen,
                 };
-                it.length == 0 && it.consumed && !it.excused && (it.session == 0) == (epoch == 0) && fits
+                // A survivor still finds in its ring what belongs to a session that was given up.
+                let wanted = !it.excused || (rank == 0 && session.forfeited);
+                it.length == 0 && it.consumed && wanted && (it.session == 0) == (epoch == 0) && fits
             };
             let place = after..before;
             let mut all = oracle.order.iter().enumerate().filter(|(at, _)| place.contains(at));
