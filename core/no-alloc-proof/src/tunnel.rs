@@ -4,7 +4,7 @@ use sidecar_core::record::{MAX_RECORD, ToSidecar, ToWorker, decode, encode};
 use sidecar_core::tunnel::control::{
     Control, ControlLexer, MAX_SESSION_CLOSE, write_ready, write_session_close,
 };
-use sidecar_core::tunnel::data::{DataHead, MAX_DATA_HEAD, Progress, encode_data_head};
+use sidecar_core::tunnel::data::{DataHead, MAX_DATA_HEAD, Progress, data_head_size, encode_data_head, skip_data_head};
 use sidecar_core::tunnel::{AgentId, Epoch, JobId, SessionId, clip};
 
 use crate::Proof;
@@ -36,6 +36,7 @@ fn control(session: &SessionId) -> Proof {
 fn data(session: &SessionId) -> Proof {
     let mut bytes = [0; MAX_DATA_HEAD];
     let length = encode_data_head(session, &mut bytes);
+    ensure!(data_head_size(session) == length && skip_data_head(&bytes, session) == Some(length));
     let mut head = DataHead::new();
     ensure!(head.feed(&bytes[..3]) == Ok(Progress::NeedMore) && head.missing() == 1);
     ensure!(head.finish().is_err_and(|error| is_told(&error)));

@@ -9,7 +9,7 @@ use super::expect::Expect;
 use super::place::{HEADROOM, Memory, Place, Window};
 use crate::time::Instant;
 use crate::tunnel::control::{Control, ControlLexer};
-use crate::tunnel::data::{DataError, DataHead, MAX_DATA_HEAD, Progress};
+use crate::tunnel::data::{DataError, DataHead, MAX_DATA_HEAD, Progress, skip_data_head};
 use crate::tunnel::{Epoch, SessionId};
 use crate::ws::Violation;
 use crate::ws::frame::{Decoded, MAX_HEADER, decode};
@@ -313,6 +313,14 @@ impl Inbound {
         let mut bytes = [0; MAX_DATA_HEAD];
         let wanted = bytes.len().min(self.present() as usize);
         let count = self.window.peek(memory, &mut bytes[..wanted]);
+        if fed == 0
+            && let Some((id, epoch)) = session
+            && let Some(length) = skip_data_head(&bytes[..count], id)
+        {
+            self.consume(length);
+            self.message = Message::Payload { epoch, filled: 0 };
+            return self.check_size();
+        }
         match self.head.feed(&bytes[..count]) {
             Ok(Progress::NeedMore) => {
                 self.consume(count);

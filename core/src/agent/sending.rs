@@ -6,7 +6,7 @@ use super::link::Wait;
 use super::outbox::Taken;
 use super::{Agent, Phase};
 use crate::time::Instant;
-use crate::tunnel::data::{MAX_DATA_HEAD, encode_data_head};
+use crate::tunnel::data::{MAX_DATA_HEAD, data_head_size, encode_data_head};
 use crate::tunnel::{Epoch, MAX_REASON, clip};
 use crate::ws::frame::{Header, MAX_HEADER, Opcode, encode};
 use crate::ws::mask;
@@ -88,16 +88,14 @@ impl Agent {
             return Err(Refused::Held);
         }
         let key = self.entropy.bytes();
-        let mut tunnel = [0; MAX_DATA_HEAD];
-        let tunnel_size = encode_data_head(&self.sessions.id(epoch), &mut tunnel);
+        let session = self.sessions.id(epoch);
+        let tunnel_size = data_head_size(&session);
         let length = tunnel_size as u64 + u64::from(payload);
-        let mut header = [0; MAX_HEADER];
-        let size =
-            encode(&Header { fin: true, opcode: Opcode::Binary, masked: Some(key), length }, &mut header);
-        mask::apply(key, 0, &mut tunnel[..tunnel_size]);
+        let header = Header { fin: true, opcode: Opcode::Binary, masked: Some(key), length };
+        let size = encode(&header, head.first_chunk_mut().expect("MAX_HEAD is MAX_HEADER and more"));
         let len = size + tunnel_size;
-        head[..size].copy_from_slice(&header[..size]);
-        head[size..len].copy_from_slice(&tunnel[..tunnel_size]);
+        encode_data_head(&session, &mut head[size..]);
+        mask::apply(key, 0, &mut head[size..len]);
         self.outbox.action = Some((epoch, sequence));
         self.sessions.action(now, epoch, sequence);
         Ok(ActionHead { len, mask: key, mask_offset: tunnel_size })

@@ -154,13 +154,29 @@ impl Default for DataHead {
     }
 }
 
+/// How long the head is, if `bytes` start with the whole of `session`'s: what frames of the open session do. It spares
+/// them the parser; of anything else it says nothing.
+#[must_use]
+pub fn skip_data_head(bytes: &[u8], session: &SessionId) -> Option<usize> {
+    let (length, rest) = bytes.split_first_chunk::<LENGTH_SIZE>()?;
+    let id = session.as_bytes();
+    let is_its = u32::from_be_bytes(*length) as usize == id.len() && rest.starts_with(id);
+    is_its.then_some(LENGTH_SIZE + id.len())
+}
+
+/// Bytes of the head of `session`'s data frames.
+#[must_use]
+pub fn data_head_size(session: &SessionId) -> usize {
+    LENGTH_SIZE + session.len()
+}
+
 /// Writes the head of a data frame for `session` to the start of `out` and says how long it is.
 ///
 /// # Panics
 /// If `out` is shorter than the head; [`MAX_DATA_HEAD`] bytes are always enough.
 pub fn encode_data_head(session: &SessionId, out: &mut [u8]) -> usize {
     let length = session.len() as u32; // at most MAX_SESSION_ID
-    let end = LENGTH_SIZE + session.len();
+    let end = data_head_size(session);
     out[..LENGTH_SIZE].copy_from_slice(&length.to_be_bytes());
     out[LENGTH_SIZE..end].copy_from_slice(session.as_bytes());
     end
@@ -176,6 +192,20 @@ mod tests {
         let mut bytes = heapless::Vec::from_slice(&head[..size]).unwrap();
         bytes.extend_from_slice(payload).unwrap();
         bytes
+    }
+
+    #[test]
+    fn only_the_whole_head_of_the_session_is_skipped() {
+        let session = SessionId::new("s-1").unwrap();
+        let bytes = frame("s-1", b"payload");
+        assert_eq!(skip_data_head(&bytes, &session), Some(7));
+        assert_eq!(skip_data_head(&bytes[..7], &session), Some(7));
+        assert!((0..7).all(|cut| skip_data_head(&bytes[..cut], &session).is_none()));
+        for other in ["", "s", "s-2", "s-12", "S-1"] {
+            assert_eq!(skip_data_head(&frame(other, b"1"), &session), None, "{other}");
+        }
+        assert_eq!(skip_data_head(&frame("", b"x"), &SessionId::new("").unwrap()), Some(4));
+        assert_eq!(skip_data_head(&[0xff; 20], &session), None);
     }
 
     #[test]

@@ -189,20 +189,21 @@ pub fn encode(header: &Header, out: &mut [u8; MAX_HEADER]) -> usize {
     let Header { fin, opcode, masked, length } = *header;
     out[0] = if fin { FIN } else { 0 } | opcode as u8;
     let mask_bit = if masked.is_some() { MASKED } else { 0 };
-    let size = header_size(length, masked.is_some());
-    if length < u64::from(LENGTH_16) {
+    let size = if length < u64::from(LENGTH_16) {
         out[1] = mask_bit | length as u8;
+        2
     } else if let Ok(length) = u16::try_from(length) {
         out[1] = mask_bit | LENGTH_16;
         out[2..4].copy_from_slice(&length.to_be_bytes());
+        4
     } else {
         out[1] = mask_bit | LENGTH_64;
         out[2..10].copy_from_slice(&length.to_be_bytes());
-    }
-    if let Some(key) = masked {
-        out[size - 4..size].copy_from_slice(&key);
-    }
-    size
+        10
+    };
+    let Some(key) = masked else { return size };
+    out[size..size + key.len()].copy_from_slice(&key);
+    size + key.len()
 }
 
 /// Bytes of header in front of `length` bytes of payload, in the shortest form: 2 to 14.
