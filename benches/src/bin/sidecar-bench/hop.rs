@@ -53,8 +53,8 @@ pub(crate) enum Waiting {
     Block(Io),
 }
 
-/// Long after every hop.
-const FOR_EVER: &str = "1000000";
+/// Microseconds, long after every hop.
+const FOR_EVER: &str = "20000";
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Hop {
@@ -66,6 +66,8 @@ impl Hop {
         let mut ends = self.start()?;
         let nanos = plan.run(|| ends.trip(self))?;
         ends.owner.close();
+        // With its end the worker looks whether there is a sidecar.
+        drop(ends.connection);
         ends.worker.finish()?;
         Ok(nanos)
     }
@@ -123,7 +125,7 @@ impl Hop {
             sequence: 1,
             owner,
             worker,
-            _connection: connection,
+            connection,
             _listener: listener,
             _place: place,
         })
@@ -152,7 +154,7 @@ struct Ends {
     sequence: u64,
     owner: Owner,
     worker: Process,
-    _connection: Connection,
+    connection: Connection,
     _listener: Listener,
     _place: Place,
 }

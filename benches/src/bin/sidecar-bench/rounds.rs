@@ -10,6 +10,7 @@ use std::io;
 use sidecar_benches::gateway::{Gateway, Tunnel, Waiting};
 use sidecar_benches::observation::Observation;
 use sidecar_shm::clock;
+use sidecar_shm::stats::{Counter, Stats};
 
 use crate::cores::{self, Cores};
 use crate::random::Random;
@@ -205,8 +206,8 @@ pub(crate) fn measure(
         eprint!("\r{placement:?}: round {} of {}   ", round + 1, effort.rounds);
     }
     eprintln!();
-    for live in &live {
-        if let Some(after) = after(&live.started, idle)? {
+    for live in &mut live {
+        if let Some(after) = after(live, idle).map_err(|error| named(live.subject, error))? {
             outcome.after.insert(live.subject, after);
         }
     }
@@ -265,16 +266,29 @@ fn burst(
     Ok(Burst(nanos))
 }
 
+/// Sizes at which moved bytes are counted, each for some exchanges after two that show the sidecar the size.
+const COUNTED: [usize; 4] = [64, 16 << 10, 256 << 10, 2 << 20];
+const COUNTED_EXCHANGES: u32 = 20;
+
 /// Only sidecars have a place.
-fn after(started: &Started, idle: Option<Duration>) -> io::Result<Option<After>> {
-    use sidecar_shm::stats::{Counter, Stats};
+fn after(live: &mut Live, idle: Option<Duration>) -> io::Result<Option<After>> {
+    let Live { tunnel, started, .. } = live;
     let Some(place) = &started.place else { return Ok(None) };
-    let snapshot = Stats::open_read_only(&place.region()).map_err(io::Error::other)?;
-    let mut after = After {
-        moved: snapshot.counter(Counter::MovedBytes),
-        received: snapshot.counter(Counter::BytesIn),
-        idle: None,
+    let counters = || {
+        let snapshot = Stats::open_read_only(&place.region()).map_err(io::Error::other)?;
+        Ok::<_, io::Error>([Counter::MovedBytes, Counter::BytesIn].map(|counter| snapshot.counter(counter)))
     };
+    let mut after = After::default();
+    for size in COUNTED {
+        let mut observation = Observation::new(size);
+        let mut exchange = |times| (0..times).try_for_each(|_| tunnel.exchange(&mut observation).map(drop));
+        exchange(2)?;
+        let before = counters()?;
+        exchange(COUNTED_EXCHANGES)?;
+        let [moved, received] = counters()?;
+        after.moved += moved - before[0];
+        after.received += received - before[1];
+    }
     if let (Some(time), [sidecar, worker]) = (idle, &started.processes[..]) {
         let before = (sidecar.cpu_time()?, worker.cpu_time()?);
         let start = clock::now();

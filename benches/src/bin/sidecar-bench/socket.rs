@@ -34,9 +34,12 @@ pub(crate) enum Io {
 /// # Errors
 /// The driver or the connection broke.
 pub(crate) fn run(args: &DialArgs, io: Io, spin: Mode, ring: RingMode) -> io::Result<()> {
-    // Nobody rings it.
-    let bell = eventfd(0, EventfdFlags::CLOEXEC)?;
-    let bells = [bell.as_fd(); DOORBELLS];
+    // Nobody rings them.
+    let mut bells = Vec::new();
+    for _ in 0..DOORBELLS {
+        bells.push(eventfd(0, EventfdFlags::CLOEXEC)?);
+    }
+    let bells = core::array::from_fn(|index| bells[index].as_fd());
     let driver: Box<dyn Driver> = match io {
         Io::Uring => Box::new(Uring::new(bells, ring)?),
         Io::Epoll => Box::new(Epoll::new(bells)?),
