@@ -309,8 +309,9 @@ impl World {
         conn.consumed += count as u64;
         let consumed = conn.consumed;
         let it = &self.conns[at];
-        let told =
-            it.marks.front().is_some_and(|(end, _)| *end <= consumed) || self.now - it.since > 3 * SECOND;
+        // A frame that breaks the rules shows nothing of the tunnel, however late it comes.
+        let late = !it.deaf && self.now - it.since > 3 * SECOND;
+        let told = late || it.marks.front().is_some_and(|(end, _)| *end <= consumed);
         if told && consumed > it.head && self.gateway.conns[at].tunnel.is_some() {
             self.sidecar.last_byte = self.now;
         }

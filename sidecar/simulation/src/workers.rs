@@ -51,6 +51,8 @@ pub(crate) struct Process {
     /// Deliveries that it has taken.
     seen: Vec<Option<usize>>,
     fuse: Option<u32>,
+    /// The delivery that it is just answering, and the stores of workers before.
+    answering: Option<(usize, u64)>,
     /// What its next handshake is answered.
     mailbox: Option<Attach>,
     joining: bool,
@@ -90,6 +92,7 @@ impl World {
             cold_starts: self.sidecar.cold_starts,
             seen: Vec::new(),
             fuse: None,
+            answering: None,
             mailbox: None,
             joining: false,
             link: None,
@@ -247,6 +250,10 @@ impl World {
                 let point = payload.downcast_ref::<Died>().map(|died| died.0);
                 let number = self.workers[at].number;
                 self.note(|| format!("worker {number} dies at {point:?}"));
+                // Its action is its first store: it was out if there was one.
+                if let Some((delivery, before)) = self.workers[at].answering.take() {
+                    self.oracle.deliveries[delivery].answered |= pushes() != before;
+                }
                 self.worker_dies(at);
             }
             Err(payload) => self.fail(format!("panic in a worker: {}", crate::panic_text(&*payload))),
@@ -412,6 +419,7 @@ impl World {
             it.seen.swap_remove(place);
         }
         let Some(worker) = it.worker.as_mut() else { return false };
+        it.answering = delivery.filter(|_| !fails).map(|delivery| (delivery, pushes()));
         let said = if fails {
             let said = worker.failed(&observation, "out of memory");
             drop(observation);
@@ -419,6 +427,7 @@ impl World {
         } else {
             worker.answer(observation, &action)
         };
+        self.workers[at].answering = None;
         if let Some(delivery) = delivery.filter(|_| !fails) {
             self.oracle.deliveries[delivery].answered = true;
         }
