@@ -65,8 +65,7 @@ impl Bench {
     }
 
     fn attempt(&self, context: &Context) -> Result<(), Stop> {
-        let build = ["build", "--release", "--package", "sidecar", "--package", "sidecar-benches"];
-        context.runner.run(context.cargo_tool(build), BUILD_LIMIT)?;
+        let peers = build(context)?;
         let out = context.target.join("bench");
         std::fs::create_dir_all(&out)
             .map_err(|error| Stop::failed(format!("{} can't be made: {error}", out.display())))?;
@@ -76,7 +75,7 @@ impl Bench {
             .args(["--out"])
             .args([out.clone()])
             .args(self.arguments.iter());
-        for (flag, program) in [("--peers", peers(context)?), ("--beast", beast(context, &out)?)] {
+        for (flag, program) in [("--peers", peers), ("--beast", beast(context, &out)?)] {
             if let Some(program) = program {
                 tool = tool.args([flag]).args([program]);
             }
@@ -121,13 +120,17 @@ fn counted(context: &Context) -> Result<Vec<String>, Stop> {
     Ok(counted)
 }
 
-/// Clients in Rust, and iceoryx2.
-fn peers(context: &Context) -> Result<Option<PathBuf>, Stop> {
-    let build = ["build", "--release", "--package", "sidecar-benches", "--features", "peers"];
-    match context.runner.run(context.cargo_tool(build), BUILD_LIMIT) {
-        Ok(()) => Ok(Some(context.target.join("release/sidecar-bench-peers"))),
+/// Sidecar, harness, clients in Rust and iceoryx2; without the latter two where they can't be built. In one go, since
+/// their features change what the others are built from.
+fn build(context: &Context) -> Result<Option<PathBuf>, Stop> {
+    let ours = ["build", "--release", "--package", "sidecar", "--package", "sidecar-benches"];
+    let all = context.cargo_tool(ours).args(["--features", "sidecar-benches/peers"]);
+    let without = match context.runner.run(all, BUILD_LIMIT) {
+        Ok(()) => return Ok(Some(context.target.join("release/sidecar-bench-peers"))),
         Err(stop) => left_out("fastwebsockets, tungstenite, tokio-uring and iceoryx2", stop),
-    }
+    };
+    context.runner.run(context.cargo_tool(ours), BUILD_LIMIT)?;
+    without
 }
 
 fn beast(context: &Context, out: &Path) -> Result<Option<PathBuf>, Stop> {
