@@ -84,6 +84,8 @@ def test_a_slot_comes_back_only_when_the_device_is_done_with_it(
 ) -> None:
     # One slot: each observation is received where the one before it was.
     rig = make_rig("--slots", "1", command=machine.command("late"))
+    # Until it is given back there is no other.
+    rig.expect_noted("all observation slots are taken")
     start(rig)
     assert ask(rig, b"\0" * 50_000) == b"none"
     for step in range(1, 20):
