@@ -5,17 +5,13 @@
 #[expect(dead_code, reason = "the region is what is needed of it; the driver here is the real one")]
 mod simulated;
 
-use core::time::Duration;
 use std::sync::Arc;
 
-use sidecar_cuda::device::{DeviceMemory, OwnedStream};
 use sidecar_cuda::discovery::Inventory;
 use sidecar_cuda::driver::Driver;
 use sidecar_cuda::pin::{PageLock, Pin, PinError};
-use sidecar_cuda::worker::{Lent, PinnedWorker};
-use simulated::{GEOMETRY, Side, observation};
-
-const SOON: Option<Duration> = Some(Duration::from_secs(5));
+use sidecar_cuda::worker::PinnedWorker;
+use simulated::{GEOMETRY, SOON, Side, device, lent, observation};
 
 /// The driver of this machine, or `None` with the reason told.
 fn driver() -> Option<Driver> {
@@ -34,17 +30,6 @@ fn pinned(driver: Driver, side: &mut Side) -> PinnedWorker {
     let worker = PinnedWorker::of(worker, Pin::with(driver, 0));
     assert_eq!(worker.trouble(), None);
     worker
-}
-
-fn lent(worker: &mut PinnedWorker) -> Lent {
-    let observation = observation(|| worker.next(SOON).unwrap());
-    worker.lend(observation)
-}
-
-fn device(worker: &PinnedWorker) -> (DeviceMemory, OwnedStream) {
-    let context = worker.pin().expect("a device").context();
-    let memory = DeviceMemory::new(Arc::clone(context), GEOMETRY.observation_bytes as usize).unwrap();
-    (memory, OwnedStream::new(Arc::clone(context)).unwrap())
 }
 
 #[test]

@@ -4,31 +4,19 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use sidecar_cuda::context::{Aftermath, Context};
-use sidecar_cuda::device::{AllocationError, DeviceMemory, OwnedStream};
+use sidecar_cuda::device::{AllocationError, DeviceMemory};
 use sidecar_cuda::fence::Stream;
 use sidecar_cuda::pin::{PageLock, Pin, PinError};
-use sidecar_cuda::worker::{CopyError, Lent, PinnedWorker};
+use sidecar_cuda::worker::{CopyError, PinnedWorker};
 use sidecar_shm::worker::Event;
 
-use crate::simulated::{GEOMETRY, Side, Simulated, observation};
+use crate::simulated::{GEOMETRY, SOON, Side, Simulated, device, lent, observation};
 
 const NOTHING: [&str; 0] = [];
-const SOON: Option<Duration> = Some(Duration::from_secs(5));
 
 fn pinned(simulated: &Simulated, side: &mut Side) -> PinnedWorker {
     let worker = side.attach();
     PinnedWorker::of(worker, Pin::with(simulated.driver(), 0))
-}
-
-fn lent(worker: &mut PinnedWorker) -> Lent {
-    let observation = observation(|| worker.next(SOON).unwrap());
-    worker.lend(observation)
-}
-
-fn device(worker: &PinnedWorker) -> (DeviceMemory, OwnedStream) {
-    let context = worker.pin().expect("a device").context();
-    let memory = DeviceMemory::new(Arc::clone(context), GEOMETRY.observation_bytes as usize).unwrap();
-    (memory, OwnedStream::new(Arc::clone(context)).unwrap())
 }
 
 #[test]

@@ -4,11 +4,14 @@ use core::ffi::{CStr, c_char};
 use core::time::Duration;
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use sidecar_core::agent::HEADROOM;
 use sidecar_core::tunnel::{AgentId, Epoch};
+use sidecar_cuda::device::{DeviceMemory, OwnedStream};
 use sidecar_cuda::driver::{Driver, Unavailable};
 use sidecar_cuda::nvml::Nvml;
+use sidecar_cuda::worker::{Lent, PinnedWorker};
 use sidecar_shm::attach::{Connection, Listener};
 use sidecar_shm::clock;
 use sidecar_shm::layout::Geometry;
@@ -17,6 +20,8 @@ use sidecar_shm::region::{Identity, create};
 use sidecar_shm::slots::Observed;
 use sidecar_shm::worker::{AttachOptions, Event, Observation, Worker};
 use tempfile::TempDir;
+
+pub(crate) const SOON: Option<Duration> = Some(Duration::from_secs(5));
 
 /// A copy of the library under a name of its own is loaded as a library of its own: tests share nothing.
 pub(crate) struct Simulated {
@@ -97,7 +102,7 @@ pub(crate) struct Side {
     listener: Listener,
     connections: Vec<Connection>,
     path: PathBuf,
-    directory: std::sync::Arc<TempDir>,
+    directory: Arc<TempDir>,
     sequence: u64,
 }
 
@@ -108,10 +113,10 @@ impl Side {
 
     pub(crate) fn of(geometry: &Geometry) -> Self {
         let directory = tempfile::Builder::new().prefix("sidecar-cuda-").tempdir_in("/dev/shm").unwrap();
-        Self::at(std::sync::Arc::new(directory), geometry)
+        Self::at(Arc::new(directory), geometry)
     }
 
-    fn at(directory: std::sync::Arc<TempDir>, geometry: &Geometry) -> Self {
+    fn at(directory: Arc<TempDir>, geometry: &Geometry) -> Self {
         let path = directory.path().join("obs");
         let identity = Identity { job_endpoint_hash: [1; 32], agent: AgentId::new("agent").unwrap() };
         let owner = create(&path, geometry, &identity, clock::now()).unwrap().owner;
@@ -121,7 +126,7 @@ impl Side {
 
     /// Dies, and is followed by one with slots of another size: a new region.
     pub(crate) fn follow_with_another_geometry(self) -> Self {
-        let directory = std::sync::Arc::clone(&self.directory);
+        let directory = Arc::clone(&self.directory);
         drop(self);
         Self::at(directory, &Geometry { observation_bytes: 32_768, ..GEOMETRY })
     }
@@ -202,4 +207,17 @@ pub(crate) fn observation(mut next: impl FnMut() -> Event) -> Observation {
             _ => {}
         }
     }
+}
+
+/// The next observation, lent to the device.
+pub(crate) fn lent(worker: &mut PinnedWorker) -> Lent {
+    let observation = observation(|| worker.next(SOON).unwrap());
+    worker.lend(observation)
+}
+
+/// Memory on the worker's device for one observation, and a stream to copy on.
+pub(crate) fn device(worker: &PinnedWorker) -> (DeviceMemory, OwnedStream) {
+    let context = worker.pin().expect("a device").context();
+    let memory = DeviceMemory::new(Arc::clone(context), GEOMETRY.observation_bytes as usize).unwrap();
+    (memory, OwnedStream::new(Arc::clone(context)).unwrap())
 }
