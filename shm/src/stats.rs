@@ -105,6 +105,18 @@ positions! {
     }
 }
 
+impl Counter {
+    /// Those that stay at 0 unless something goes wrong.
+    pub const TROUBLE: [Self; 6] = [
+        Self::Poisoned,
+        Self::DroppedFrames,
+        Self::DroppedActions,
+        Self::Failed,
+        Self::TooLarge,
+        Self::Resent,
+    ];
+}
+
 positions! {
     /// What is now. New ones are added at the end.
     Gauge {

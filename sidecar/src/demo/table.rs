@@ -37,15 +37,7 @@ impl Row {
     /// What the region's error log or its counters of trouble hold.
     pub(super) fn surprise(&self) -> Option<String> {
         let snapshot = self.snapshot.as_ref()?;
-        let trouble = [
-            Counter::Poisoned,
-            Counter::DroppedFrames,
-            Counter::DroppedActions,
-            Counter::Failed,
-            Counter::TooLarge,
-            Counter::Resent,
-        ];
-        let counter = trouble.into_iter().find(|counter| snapshot.counter(*counter) > 0);
+        let counter = Counter::TROUBLE.into_iter().find(|counter| snapshot.counter(*counter) > 0);
         let what = snapshot
             .errors
             .first()

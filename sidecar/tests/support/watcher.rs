@@ -13,16 +13,6 @@ use std::thread::{self, JoinHandle};
 use sidecar_shm::stats::{Counter, Stats};
 use sidecar_shm::sync::{AtomicBool, Ordering};
 
-/// Counters that stay at 0 unless something goes wrong.
-const TROUBLE: [Counter; 6] = [
-    Counter::Poisoned,
-    Counter::DroppedFrames,
-    Counter::DroppedActions,
-    Counter::Failed,
-    Counter::TooLarge,
-    Counter::Resent,
-];
-
 /// What was found.
 #[derive(Debug, Default)]
 pub(crate) struct Noted {
@@ -88,7 +78,7 @@ impl Watcher {
 
     fn surprises(&self) -> Vec<String> {
         let noted = self.noted();
-        let trouble = TROUBLE.into_iter().filter(|counter| noted.counter(*counter) > 0);
+        let trouble = Counter::TROUBLE.into_iter().filter(|counter| noted.counter(*counter) > 0);
         let entries = trouble.map(|counter| counter.name().to_owned()).chain(noted.errors.keys().cloned());
         let expected = self.expected.lock().unwrap();
         entries.filter(|entry| !expected.iter().any(|start| entry.starts_with(start))).collect()
