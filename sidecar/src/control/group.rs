@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::collections::HashSet;
 use std::sync::Mutex;
 
-use rustix::process::{Pid, Signal, WaitOptions, getpgid, getpgrp, getsid, kill_process_group};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process_group};
 
 /// In the environment of each worker that a sidecar started: the id of its region.
 pub(super) const MARK: &str = "SIDECAR_CHILD";
@@ -41,8 +41,7 @@ pub(super) fn mark(region: u64) -> String {
 
 /// Ends the process of an attached worker with its group, if a sidecar of this region started it; says whether it did.
 pub(super) fn kill_if_ours(pid: u32, mark: &str) -> bool {
-    // 0 is none; to the system it would be this process.
-    let of = Pid::from_raw(pid.cast_signed()).and_then(|pid| getpgid(Some(pid)).ok());
+    let of = Kin::of(pid).and_then(|kin| kin.group);
     let group = of.filter(|group| Some(*group) == current()).or_else(|| of_marked(pid, mark));
     group.is_some_and(|group| kill_process_group(group, Signal::KILL).is_ok())
 }
@@ -58,9 +57,29 @@ pub(super) fn of_marked(pid: u32, mark: &str) -> Option<Pid> {
     if !environment.split(|byte| *byte == 0).any(marked) {
         return None;
     }
-    let pid = Some(Pid::from_raw(pid.cast_signed())?);
-    let (group, session) = (getpgid(pid).ok()?, getsid(pid).ok()?);
-    (group != getpgrp() && group != session).then_some(group)
+    let (theirs, ours) = (Kin::of(pid)?, Kin::of(std::process::id())?);
+    (theirs.group != ours.group && theirs.group != theirs.session).then_some(theirs.group)?
+}
+
+/// The process group and the session of a process. Each is absent where its leader is outside of this pid namespace, as
+/// with the first process of a container: the system says 0 then, which as a group to signal would be our own.
+struct Kin {
+    group: Option<Pid>,
+    session: Option<Pid>,
+}
+
+impl Kin {
+    /// Read from `/proc`, not by `getpgid` and `getsid`: rustix takes their 0 for a broken promise and panics.
+    fn of(pid: u32) -> Option<Self> {
+        Self::read(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// proc(5): the third and fourth field after the name, which ends at the last parenthesis.
+    fn read(stat: &str) -> Option<Self> {
+        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(2);
+        let mut leader = || fields.next()?.parse().ok().map(Pid::from_raw);
+        Some(Self { group: leader()?, session: leader()? })
+    }
 }
 
 /// The groups of all workers that sidecars of this region started and that still run.
@@ -121,6 +140,16 @@ mod tests {
             std::thread::yield_now();
         }
         child
+    }
+
+    #[test]
+    fn a_leader_outside_of_the_pid_namespace_is_nobody() {
+        let kin = |stat| Kin::read(stat).map(|kin| (kin.group, kin.session));
+        assert_eq!(kin("7 (a) b) S 1 5 3 0 -1 4194560"), Some((Pid::from_raw(5), Pid::from_raw(3))));
+        assert_eq!(kin("7 (sh) S 1 0 0 0 -1 4194560"), Some((None, None)));
+        assert_eq!(kin("7 (sh) S 1 x 0"), None);
+        assert_eq!(kin("7 (sh) S 1 5"), None);
+        assert_eq!(kin(""), None);
     }
 
     #[test]
