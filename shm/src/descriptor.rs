@@ -6,7 +6,7 @@
 //! | 1 | sequence ||||
 //! | 2 | slot (0..32) ||| generation |
 //! | 3 | offset (0..32) ||| length |
-//! | 4 to 7 | stamps ||||
+//! | 4 to 7 | stamps; 7 of an observation: number of the device ring that it also lies in, 0 for none ||||
 //!
 //! Words are in the machine's own byte order: both sides run on one machine. Decoding checks what has meaning without a
 //! region (kind, flags, length of the record); slots, offsets and generations are the reader's to check.
@@ -60,7 +60,8 @@ pub struct Descriptor {
     pub offset: u32,
     /// Payload bytes.
     pub length: u32,
-    /// Nanoseconds of [`crate::clock`]; which moments is up to the kind.
+    /// Nanoseconds of [`crate::clock`]; which moments is up to the kind. The last one of an observation is
+    /// [`crate::device::Announced::number`] of the ring that it also lies in.
     pub stamps: [u64; 4],
 }
 

@@ -28,7 +28,7 @@
 //! | 32 | u64 | bytes of the whole region |
 //! | 40 | u64 | id of this region, random: a replaced region is told from this one by it |
 //!
-//! Control page: see [`control`]; block of a seat in it: see [`seat_block`]; a seat's own control page: see
+//! Control page: see [`control`] and [`device_ring`]; block of a seat in it: see [`seat_block`]; a seat's own control page: see
 //! [`worker_page`]. Words that different processes write or spin on are a cache line (64 bytes) apart, two lines
 //! where a neighbour line would be prefetched.
 //!
@@ -119,6 +119,16 @@ pub mod control {
     pub const STATE_RUNNING: u32 = 1;
     /// The sidecar ended in order; nobody follows.
     pub const STATE_ENDED: u32 = 2;
+}
+
+/// Offsets in the control page of what [`crate::device`] says. A sidecar without a ring on a device leaves zeroes.
+pub mod device_ring {
+    /// u64: number of the ring, 0 for none; stored last.
+    pub const NUMBER: usize = super::CONTROL + 3072;
+    /// How to open it.
+    pub const BYTES: usize = super::CONTROL + 3080;
+    /// Nothing lies behind.
+    pub const END: usize = super::CONTROL + super::PAGE;
 }
 
 /// Offsets in a seat's block of the control page, which the sidecar alone writes.
@@ -274,6 +284,11 @@ impl Layout {
         HEADROOM as usize + (self.geometry.observation_bytes as usize).next_multiple_of(PAGE)
     }
 
+    /// Distance between two slots of a ring on a device, which has no headroom.
+    pub const fn device_stride(&self) -> usize {
+        (self.geometry.observation_bytes as usize).next_multiple_of(PAGE)
+    }
+
     /// Start of the headroom of an observation slot; the payload follows after [`HEADROOM`] bytes.
     pub const fn slot(&self, index: usize) -> usize {
         self.observations() + index * self.slot_stride()
@@ -302,7 +317,7 @@ const _: () = {
     assert!(DOWN.is_multiple_of(PAGE) && SEATS_AREA.is_multiple_of(PAGE));
     assert!(RING_BYTES.is_multiple_of(PAGE) && RING_CAPACITY.is_power_of_two());
     assert!(HEADROOM as usize == PAGE, "the payload must start on a page");
-    assert!(block(SEATS) <= CONTROL + PAGE, "blocks of the seats fit the control page");
+    assert!(block(SEATS) <= device_ring::NUMBER, "blocks of the seats and what follows fit the control page");
     assert!(seat_block::UP_WAITERS + 64 <= control::BLOCK_BYTES);
     assert!(worker_page::LEFT + 4 <= PAGE);
     assert!(RING_CAPACITY >= MAX_OBSERVATION_SLOTS + 16, "records fit beside every observation");

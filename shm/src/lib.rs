@@ -8,6 +8,7 @@
 //!  ├─ stats, errors   what anybody may read from outside               │
 //!  └───────────┬───────────────────────────────────────────────────────┘
 //!   ring, descriptor, eventcount, spin, futex   one producer, one consumer, and how they wake each other
+//!   device          where observations also lie on a device
 //!   layout, cells   where it all lies           sync, clock   the only atomics, the only clock
 //! ```
 //!
@@ -34,6 +35,7 @@ mod cells;
 pub mod clock;
 mod crash;
 pub mod descriptor;
+pub mod device;
 pub mod errors;
 pub mod eventcount;
 #[cfg(all(feature = "failpoints", not(sidecar_loom)))]

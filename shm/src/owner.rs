@@ -32,15 +32,17 @@ use sidecar_core::time::Instant;
 use sidecar_core::tunnel::Epoch;
 
 use crate::clock::{self, Stamps};
+use crate::device::{self, DeviceRing, DeviceSlots};
 use crate::errors::ErrorLog;
 use crate::journal::{Journal, SeatRecord, Standing};
 use crate::layout::{Geometry, Layout, SEATS, block, control, seat_block};
 use crate::map::Map;
 use crate::region;
 use crate::region::Header;
-use crate::slots::{Asker, Fate, Held, Ledger, Observed, SlotIndex};
+use crate::slots::{Asker, Copied, Fate, Held, Ledger, Observed, SlotIndex};
 use crate::stats::{Gauge, Stats};
 use crate::sync::Ordering;
+use crate::worker::SlotMemory;
 pub use delivery::NotSent;
 pub use doorbell::DoorbellHandle;
 use doorbell::Doorbells;
@@ -145,6 +147,8 @@ impl Owner {
             since,
             stamps: Stamps::On,
         };
+        // A dead owner's ring went with it.
+        device::clear(&owner.parts.map);
         owner.settle_past_seats();
         owner.wake_worker();
         owner.set_gauges();
@@ -190,6 +194,31 @@ impl Owner {
     /// Gives back a claimed slot that was not published. No receive into it may be under way.
     pub fn unclaim(&mut self, slot: SlotIndex) {
         self.ledger.unclaim(slot);
+    }
+
+    /// The observation slots as one range, mapped for as long as what this returns lives.
+    pub fn slot_memory(&self) -> SlotMemory {
+        SlotMemory::of(&self.parts.map, &self.parts.layout, self.parts.region)
+    }
+
+    /// How a ring on a device is cut into slots that stand for those of the region.
+    pub const fn device_slots(&self) -> DeviceSlots {
+        DeviceSlots::of(&self.parts.layout)
+    }
+
+    /// There is a ring on a device, and this is how to open it. To be said before workers attach.
+    pub fn announce_device_ring(&self, ring: &DeviceRing) {
+        device::write(&self.parts.map, self.device_ring_number(), ring);
+    }
+
+    /// Says, before it is published, whether an observation lies in the device ring, too. It holds until it is said
+    /// again for the slot; without a ring it is never said.
+    pub fn set_copied(&mut self, slot: SlotIndex, copied: Copied) {
+        self.ledger.set_copied(slot, copied);
+    }
+
+    fn device_ring_number(&self) -> u64 {
+        self.journal.main().owner_generation.into()
     }
 
     /// An observation has arrived in a claimed slot, its payload right behind the headroom. It is kept until answered,

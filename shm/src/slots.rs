@@ -53,6 +53,15 @@ pub enum Asker {
     Sidecar,
 }
 
+/// Whether an observation also lies in the device ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Copied {
+    /// It does, or will by the time the ring's event is reached.
+    Yes,
+    /// It lies on the host alone.
+    No,
+}
+
 /// An observation that waits for its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
@@ -87,6 +96,8 @@ struct Slot {
     record: SlotRecord,
     /// Offered to the socket; its payload is still coming.
     receiving: bool,
+    /// What lies in it, or is about to, lies in this owner's device ring, too.
+    copied: bool,
 }
 
 impl Slot {
@@ -123,6 +134,8 @@ pub(crate) struct Delivery {
     pub(crate) observed: Observed,
     /// A worker may have seen it before.
     pub(crate) again: bool,
+    /// It lies in this owner's device ring, too.
+    pub(crate) copied: bool,
 }
 
 /// See the module's text.
@@ -135,7 +148,10 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     pub(crate) fn new(slots: u32) -> Self {
-        Self { slots: vec![Slot { record: SlotRecord::FREE, receiving: false }; slots as usize], next: 0 }
+        Self {
+            slots: vec![Slot { record: SlotRecord::FREE, receiving: false, copied: false }; slots as usize],
+            next: 0,
+        }
     }
 
     /// Takes up what a dead sidecar left. `tails` are the producer positions of the rings to the seats: a delivery
@@ -187,6 +203,11 @@ impl Ledger {
 
     pub(crate) fn unclaim(&mut self, slot: SlotIndex) {
         self.slots[slot.at()].receiving = false;
+    }
+
+    /// Whether what is about to be held there lies on the device, too.
+    pub(crate) fn set_copied(&mut self, slot: SlotIndex, copied: Copied) {
+        self.slots[slot.at()].copied = copied == Copied::Yes;
     }
 
     /// receiving -> held.
@@ -245,6 +266,7 @@ impl Ledger {
                 last_byte: record.last_byte,
             },
             again: record.seen,
+            copied: slot.copied,
         })
     }
 

@@ -54,6 +54,7 @@ use crate::attach::Refusal;
 use crate::attach::SeatClaim;
 use crate::clock::{self, Stamps};
 use crate::descriptor::Kind;
+use crate::device::Announced;
 use crate::spin::{Mode, Spin};
 pub use answering::Answered;
 use attachment::{Attachment, Failed, Renewed};
@@ -451,12 +452,24 @@ impl Worker {
     /// Start and length of the memory that holds all observation slots, for page-locking. It stays the same until
     /// [`Worker::region_id`] changes.
     pub fn observation_memory(&self) -> (*mut u8, usize) {
-        self.attachment.observation_memory()
+        let memory = self.attachment.slot_memory();
+        (memory.start(), memory.len())
     }
 
     /// The same memory, mapped for as long as what this returns lives.
     pub fn slot_memory(&self) -> SlotMemory {
-        SlotMemory::of(&self.attachment)
+        self.attachment.slot_memory()
+    }
+
+    /// Number of the ring on a device that observations lie in, too; 0 for none. Another one means that the last one
+    /// is of no use any more. Costs a load.
+    pub fn device_ring_number(&self) -> u64 {
+        self.attachment.device_ring_number()
+    }
+
+    /// That ring. `None`: there is none, or it is just being replaced.
+    pub fn device_ring(&self) -> Option<Announced> {
+        self.attachment.device_ring()
     }
 
     /// Id of the region; another one means that the sidecar made it anew and it is mapped elsewhere.

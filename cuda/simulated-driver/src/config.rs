@@ -12,6 +12,7 @@
 //! | `init` | the code that `cuInit` gives | 0 |
 //! | `nvml` | `off`: NVML cannot be initialised | on |
 //! | `map` | `off`: the devices cannot map host memory | on |
+//! | `ipc` | `off`: nothing can be passed to another process | on |
 //! | `mig` | `on`: the devices are MIG instances | off |
 //! | `fail` | `CALL[@N]:CODE[:deferred\|:sticky]`: the call gives this code, each time or only the Nth time | |
 
@@ -49,6 +50,7 @@ pub struct Config {
     pub init: u32,
     pub nvml: bool,
     pub map: bool,
+    pub ipc: bool,
     pub mig: bool,
     pub failing: Vec<Failing>,
 }
@@ -62,6 +64,7 @@ impl Default for Config {
             init: 0,
             nvml: true,
             map: true,
+            ipc: true,
             mig: false,
             failing: Vec::new(),
         }
@@ -84,6 +87,7 @@ impl Config {
                 "init" => config.init = value.parse().map_err(|_| part.to_owned())?,
                 "nvml" => config.nvml = value != "off",
                 "map" => config.map = value != "off",
+                "ipc" => config.ipc = value != "off",
                 "mig" => config.mig = value == "on",
                 "fail" => config.failing.push(failing(value).ok_or_else(|| part.to_owned())?),
                 _ => return Err(part.to_owned()),

@@ -5,7 +5,8 @@
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use cudarc::driver::sys::{
-    CUcontext, CUdevice_attribute as Attribute, CUdeviceptr, CUevent, CUstream, CUuuid,
+    CUcontext, CUdevice_attribute as Attribute, CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle,
+    CUstream, CUuuid,
 };
 
 use crate::control;
@@ -258,8 +259,8 @@ driver! {
         state.wait(stream.addr(), event.addr())
     }
 
-    Context fn cuEventCreate(event: *mut CUevent, _flags: c_uint) |state| {
-        let made = state.make_event();
+    Context fn cuEventCreate(event: *mut CUevent, flags: c_uint) |state| {
+        let made = state.make_event(flags);
         // SAFETY: valid, says the caller.
         unsafe { give(event, core::ptr::without_provenance_mut(made)) }
     }
@@ -278,5 +279,33 @@ driver! {
 
     Context fn cuEventSynchronize(event: CUevent) |state| {
         state.finish_event(event.addr())
+    }
+
+    Context fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, pointer: CUdeviceptr) |state| {
+        let reserved = state.export_memory(pointer)?.map(u8::cast_signed);
+        // SAFETY: valid, says the caller.
+        unsafe { give(handle, CUipcMemHandle { reserved }) }
+    }
+
+    Context fn cuIpcOpenMemHandle_v2(pointer: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) |state| {
+        let opened = state.import_memory(&handle.reserved.map(i8::cast_unsigned), flags)?;
+        // SAFETY: valid, says the caller.
+        unsafe { give(pointer, opened) }
+    }
+
+    Context fn cuIpcCloseMemHandle(pointer: CUdeviceptr) |state| {
+        state.close_memory(pointer)
+    }
+
+    Context fn cuIpcGetEventHandle(handle: *mut CUipcEventHandle, event: CUevent) |state| {
+        let reserved = state.export_event(event.addr())?.map(u8::cast_signed);
+        // SAFETY: valid, says the caller.
+        unsafe { give(handle, CUipcEventHandle { reserved }) }
+    }
+
+    Context fn cuIpcOpenEventHandle(event: *mut CUevent, handle: CUipcEventHandle) |state| {
+        let opened = state.import_event(&handle.reserved.map(i8::cast_unsigned))?;
+        // SAFETY: valid, says the caller.
+        unsafe { give(event, core::ptr::without_provenance_mut(opened)) }
     }
 }

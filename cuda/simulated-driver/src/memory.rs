@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::host;
+use crate::ipc;
+use crate::shared::{Name, Shared};
 use crate::state::{ALREADY_REGISTERED, INVALID_VALUE, NOT_REGISTERED, OUT_OF_MEMORY, State};
 
 /// Device pointers start here: no host address of a 64-bit Linux process is as high, so that using one is a fault.
@@ -23,7 +25,33 @@ pub(crate) struct Registered {
 #[derive(Debug)]
 pub(crate) struct Allocation {
     device: i32,
-    bytes: Vec<u8>,
+    bytes: Bytes,
+    origin: Origin,
+}
+
+/// Where the bytes of an allocation are kept.
+#[derive(Debug)]
+enum Bytes {
+    Here(Vec<u8>),
+    /// Other processes have them, too, or may.
+    Shared(Shared),
+}
+
+impl Bytes {
+    fn all(&mut self) -> &mut [u8] {
+        match self {
+            Self::Here(bytes) => bytes,
+            Self::Shared(shared) => shared.bytes(),
+        }
+    }
+}
+
+/// Who allocated it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Origin {
+    Us,
+    /// Another process; it is open here.
+    Other,
 }
 
 /// See the module's text.
@@ -31,6 +59,7 @@ pub(crate) struct Allocation {
 pub(crate) struct Memory {
     registered: BTreeMap<usize, Registered>,
     allocations: BTreeMap<u64, Allocation>,
+    lengths: BTreeMap<u64, usize>,
     freed: Vec<u64>,
     next: u64,
 }
@@ -39,15 +68,57 @@ impl Memory {
     pub(crate) fn leaks(&self) -> Vec<String> {
         let host =
             self.registered.iter().map(|(start, it)| format!("{} registered bytes at {start:#x}", it.length));
-        let device = self
-            .allocations
-            .iter()
-            .map(|(at, it)| format!("{} bytes of device memory at {at:#x}", it.bytes.len()));
+        let device = self.allocations.iter().map(|(at, it)| {
+            let of = if it.origin == Origin::Us { "" } else { "another process's " };
+            format!("{} bytes of {of}device memory at {at:#x}", self.length(*at))
+        });
         host.chain(device).collect()
     }
 
     pub(crate) fn bytes_on(&self, device: i32) -> usize {
-        self.allocations.values().filter(|it| it.device == device).map(|it| it.bytes.len()).sum()
+        let ours = |it: &(&u64, &Allocation)| it.1.device == device && it.1.origin == Origin::Us;
+        self.allocations.iter().filter(ours).map(|(at, _)| self.length(*at)).sum()
+    }
+
+    /// Of the allocation that starts there, or started once.
+    pub(crate) fn length(&self, at: u64) -> usize {
+        self.lengths.get(&at).copied().unwrap_or(0)
+    }
+
+    /// An address for so many bytes. A gap behind each, so that running over the end meets nothing.
+    fn place(&mut self, device: i32, bytes: Bytes, origin: Origin, length: usize) -> u64 {
+        let at = FIRST + self.next;
+        self.next += (length as u64).next_multiple_of(1 << 20) + (1 << 20);
+        self.lengths.insert(at, length);
+        self.allocations.insert(at, Allocation { device, bytes, origin });
+        at
+    }
+
+    /// Lets other processes have it.
+    pub(crate) fn share(&mut self, at: u64, uuid: [u8; 16]) -> Result<Name, String> {
+        let Some(allocation) = self.allocations.get_mut(&at).filter(|it| it.origin == Origin::Us) else {
+            return Err("it is no allocation of this process".into());
+        };
+        if let Bytes::Here(bytes) = &allocation.bytes {
+            let shared = Shared::new(ipc::MEMORY, uuid, bytes).map_err(|error| error.to_string())?;
+            allocation.bytes = Bytes::Shared(shared);
+        }
+        match &allocation.bytes {
+            Bytes::Shared(shared) => Ok(*shared.name()),
+            Bytes::Here(_) => Err("it is not shared".into()),
+        }
+    }
+
+    /// Another process's memory.
+    pub(crate) fn import(&mut self, device: i32, mut shared: Shared) -> u64 {
+        let length = shared.bytes().len();
+        self.place(device, Bytes::Shared(shared), Origin::Other, length)
+    }
+
+    /// `false`: it is none of another process's.
+    pub(crate) fn unimport(&mut self, at: u64) -> bool {
+        let other = self.allocations.get(&at).is_some_and(|it| it.origin == Origin::Other);
+        other && self.allocations.remove(&at).is_some()
     }
 
     /// Whether the whole range is registered, none of it is, or a part (`Err`).
@@ -65,7 +136,7 @@ impl Memory {
     pub(crate) fn on_device(&mut self, pointer: u64, length: usize) -> Option<&mut [u8]> {
         let (start, allocation) = self.allocations.range_mut(..=pointer).next_back()?;
         let offset = usize::try_from(pointer - start).ok()?;
-        allocation.bytes.get_mut(offset..offset.checked_add(length)?)
+        allocation.bytes.all().get_mut(offset..offset.checked_add(length)?)
     }
 }
 
@@ -129,16 +200,18 @@ impl State {
         if self.memory.bytes_on(device).saturating_add(length) > total {
             return Err(OUT_OF_MEMORY);
         }
-        let at = FIRST + self.memory.next;
-        // A gap behind each, so that running over the end meets nothing.
-        self.memory.next += (length as u64).next_multiple_of(1 << 20) + (1 << 20);
-        self.memory.allocations.insert(at, Allocation { device, bytes: vec![0xD5; length] });
-        Ok(at)
+        Ok(self.memory.place(device, Bytes::Here(vec![0xD5; length]), Origin::Us, length))
     }
 
     pub(crate) fn free(&mut self, at: u64) -> Result<(), u32> {
-        if self.memory.allocations.remove(&at).is_some() {
+        let ours = self.memory.allocations.get(&at).is_some_and(|it| it.origin == Origin::Us);
+        if ours && let Some(allocation) = self.memory.allocations.remove(&at) {
             self.memory.freed.push(at);
+            if let Bytes::Shared(shared) = &allocation.bytes
+                && shared.openers() > 0
+            {
+                self.violation(format!("cuMemFree of {at:#x}, which another process has open"));
+            }
             return Ok(());
         }
         let what = if self.memory.freed.contains(&at) { "a second time" } else { "which is none of ours" };

@@ -14,10 +14,12 @@ pub(crate) const NOT_INITIALIZED: u32 = 3;
 pub(crate) const NO_DEVICE: u32 = 100;
 pub(crate) const INVALID_DEVICE: u32 = 101;
 pub(crate) const INVALID_CONTEXT: u32 = 201;
+pub(crate) const PEER_UNSUPPORTED: u32 = 217;
 pub(crate) const INVALID_HANDLE: u32 = 400;
 pub(crate) const NOT_READY: u32 = 600;
 pub(crate) const ALREADY_REGISTERED: u32 = 712;
 pub(crate) const NOT_REGISTERED: u32 = 713;
+pub(crate) const NOT_SUPPORTED: u32 = 801;
 
 /// One simulated device.
 #[derive(Clone, Debug)]

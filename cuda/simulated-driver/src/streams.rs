@@ -1,8 +1,12 @@
 //! Streams, events, and the work that waits on them.
 
+use core::sync::atomic::Ordering;
+use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::host;
+use crate::ipc;
+use crate::shared::{Name, Shared};
 use crate::state::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, State};
 
 /// Work on a stream. Host addresses are numbers here: whether they are still good is asked when it is done.
@@ -30,12 +34,67 @@ enum Work {
     },
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Event {
-    /// How often it was recorded, and up to which record the work is done.
-    recorded: u64,
-    reached: u64,
+    flags: u32,
+    counts: Counts,
 }
+
+/// How often an event was recorded, and up to which record the work is done.
+#[derive(Debug)]
+enum Counts {
+    Here {
+        recorded: u64,
+        reached: u64,
+    },
+    /// Another process waits for it, or may.
+    Ours(Shared),
+    /// Another process records it.
+    Others(Shared),
+}
+
+impl Event {
+    fn recorded(&self) -> u64 {
+        match &self.counts {
+            Counts::Here { recorded, .. } => *recorded,
+            Counts::Ours(shared) | Counts::Others(shared) => shared.recorded().load(Ordering::SeqCst),
+        }
+    }
+
+    fn reached(&self) -> u64 {
+        match &self.counts {
+            Counts::Here { reached, .. } => *reached,
+            Counts::Ours(shared) | Counts::Others(shared) => shared.reached().load(Ordering::SeqCst),
+        }
+    }
+
+    /// The number of a new record.
+    fn record(&mut self) -> u64 {
+        match &mut self.counts {
+            Counts::Here { recorded, .. } => {
+                *recorded += 1;
+                *recorded
+            }
+            Counts::Ours(shared) | Counts::Others(shared) => {
+                shared.recorded().fetch_add(1, Ordering::SeqCst) + 1
+            }
+        }
+    }
+
+    fn reach(&mut self, round: u64) {
+        match &mut self.counts {
+            Counts::Here { reached, .. } => *reached = (*reached).max(round),
+            Counts::Ours(shared) | Counts::Others(shared) => {
+                shared.reached().fetch_max(round, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+/// Between two looks whether another process's work is done.
+const LOOK: Duration = Duration::from_micros(100);
+/// So many looks without it are a wait without end.
+const MOST_LOOKS: u32 = 100_000;
 
 /// See the module's text.
 #[derive(Debug, Default)]
@@ -46,6 +105,8 @@ pub(crate) struct Streams {
     /// The device in whose context a stream or an event was made.
     homes: BTreeMap<usize, i32>,
     next: usize,
+    /// Looks in a row that found another process's work undone.
+    looks: u32,
 }
 
 /// A handle that is no address of anything.
@@ -68,6 +129,47 @@ impl Streams {
             };
             at < start + length && start < at + bytes
         })
+    }
+
+    /// Whether queued work reads or writes a part of a device range.
+    pub(crate) fn uses_device(&self, start: u64, length: usize) -> bool {
+        self.queues.values().flatten().any(|work| {
+            let (at, bytes) = match work {
+                Work::ToDevice { to, length, .. } => (*to, *length),
+                Work::ToHost { from, length, .. } => (*from, *length),
+                Work::Record { .. } | Work::Wait { .. } => return false,
+            };
+            at < start + length as u64 && start < at + bytes as u64
+        })
+    }
+
+    /// Lets other processes wait for an event that was made with these flags.
+    pub(crate) fn share(&mut self, event: usize, flags: u32, uuid: [u8; 16]) -> Result<Name, String> {
+        let known = self.events.get_mut(&event).ok_or("it is no event")?;
+        if known.flags & flags != flags {
+            return Err(format!("it was made with flags {:#x}", known.flags));
+        }
+        if let Counts::Here { recorded, reached } = known.counts {
+            let shared = Shared::new(ipc::EVENT, uuid, &[]).map_err(|error| error.to_string())?;
+            shared.recorded().store(recorded, Ordering::SeqCst);
+            shared.reached().store(reached, Ordering::SeqCst);
+            known.counts = Counts::Ours(shared);
+        }
+        match &known.counts {
+            Counts::Ours(shared) => Ok(*shared.name()),
+            Counts::Here { .. } | Counts::Others(_) => Err("it is another process's".into()),
+        }
+    }
+
+    /// Another process's event.
+    pub(crate) fn import(&mut self, home: Option<i32>, shared: Shared) -> usize {
+        let handle = self.handle(home);
+        self.events.insert(handle, Event { flags: 0, counts: Counts::Others(shared) });
+        handle
+    }
+
+    fn is_others(&self, event: usize) -> bool {
+        self.events.get(&event).is_some_and(|known| matches!(known.counts, Counts::Others(_)))
     }
 
     fn handle(&mut self, home: Option<i32>) -> usize {
@@ -102,17 +204,36 @@ impl State {
         Ok(())
     }
 
-    pub(crate) fn make_event(&mut self) -> usize {
+    pub(crate) fn make_event(&mut self, flags: u32) -> usize {
         let handle = self.streams.handle(self.current());
-        self.streams.events.insert(handle, Event::default());
+        let counts = Counts::Here { recorded: 0, reached: 0 };
+        self.streams.events.insert(handle, Event { flags, counts });
         handle
     }
 
     pub(crate) fn destroy_event(&mut self, event: usize) -> Result<(), u32> {
-        if self.streams.events.remove(&event).is_none() {
-            return self.refuse(format!("cuEventDestroy of {event:#x}, which is no event"), INVALID_HANDLE);
+        match self.streams.events.remove(&event).map(|known| known.counts) {
+            None => self.refuse(format!("cuEventDestroy of {event:#x}, which is no event"), INVALID_HANDLE),
+            Some(Counts::Ours(shared)) if shared.openers() > 0 => {
+                self.violation(format!("cuEventDestroy of {event:#x}, which another process has open"));
+                Ok(())
+            }
+            Some(_) => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Moves on what other processes wait for, a piece of each stream.
+    pub(crate) fn beat(&mut self) {
+        let waited_for = |work: &Work| {
+            let Work::Record { event, .. } = work else { return false };
+            self.streams.events.get(event).is_some_and(|known| matches!(known.counts, Counts::Ours(_)))
+        };
+        let due =
+            |(stream, queue): (&usize, &VecDeque<Work>)| queue.iter().any(waited_for).then_some(*stream);
+        let due: Vec<usize> = self.streams.queues.iter().filter_map(due).collect();
+        for stream in due {
+            self.step(stream);
+        }
     }
 
     /// A stream or an event that was made in another context than the current one is refused.
@@ -129,8 +250,11 @@ impl State {
         let Some(known) = self.streams.events.get_mut(&event) else {
             return self.refuse(format!("cuEventRecord of {event:#x}, which is no event"), INVALID_HANDLE);
         };
-        known.recorded += 1;
-        let round = known.recorded;
+        if matches!(known.counts, Counts::Others(_)) {
+            return self
+                .refuse(format!("cuEventRecord of {event:#x}, which is another process's"), INVALID_HANDLE);
+        }
+        let round = known.record();
         self.enqueue("cuEventRecord", stream, Work::Record { event, round })
     }
 
@@ -139,7 +263,7 @@ impl State {
             return self
                 .refuse(format!("cuStreamWaitEvent on {event:#x}, which is no event"), INVALID_HANDLE);
         };
-        let round = known.recorded;
+        let round = known.recorded();
         self.enqueue("cuStreamWaitEvent", stream, Work::Wait { event, round })
     }
 
@@ -231,10 +355,28 @@ impl State {
 
     pub(crate) fn finish_event(&mut self, event: usize) -> Result<(), u32> {
         while !self.is_reached(event, "cuEventSynchronize")? {
-            let Some(stream) = self.stream_of(event) else { return Ok(()) };
-            self.step(stream);
+            match self.stream_of(event) {
+                Some(stream) => {
+                    self.step(stream);
+                }
+                None if self.streams.is_others(event) && self.look_again("cuEventSynchronize") => {}
+                None => return Ok(()),
+            }
         }
+        self.streams.looks = 0;
         Ok(())
+    }
+
+    /// Another process's work is not done: waits a little. `false`: it was waited for long enough.
+    fn look_again(&mut self, name: &str) -> bool {
+        self.streams.looks += 1;
+        if self.streams.looks > MOST_LOOKS {
+            self.streams.looks = 0;
+            self.violation(format!("{name}: another process's event is never reached"));
+            return false;
+        }
+        std::thread::sleep(LOOK);
+        true
     }
 
     fn is_reached(&mut self, event: usize, name: &str) -> Result<bool, u32> {
@@ -242,7 +384,7 @@ impl State {
             self.violation(format!("{name} of {event:#x}, which is no event"));
             return Err(INVALID_HANDLE);
         };
-        Ok(known.reached >= known.recorded)
+        Ok(known.reached() >= known.recorded())
     }
 
     fn stream_of(&self, event: usize) -> Option<usize> {
@@ -256,11 +398,16 @@ impl State {
             return false;
         };
         if let Work::Wait { event, round } = work
-            && self.streams.events.get(&event).is_some_and(|known| known.reached < round)
-            && let Some(other) = self.stream_of(event)
+            && self.streams.events.get(&event).is_some_and(|known| known.reached() < round)
         {
-            return self.step(other);
+            if let Some(other) = self.stream_of(event) {
+                return self.step(other);
+            }
+            if self.streams.is_others(event) && self.look_again("cuStreamWaitEvent") {
+                return true;
+            }
         }
+        self.streams.looks = 0;
         if let Some(queue) = self.streams.queues.get_mut(&stream) {
             queue.pop_front();
         }
@@ -269,7 +416,7 @@ impl State {
             Work::ToHost { from, to, length } => self.run_to_host(from, to, length),
             Work::Record { event, round } => {
                 if let Some(known) = self.streams.events.get_mut(&event) {
-                    known.reached = known.reached.max(round);
+                    known.reach(round);
                 }
             }
             Work::Wait { .. } => {}

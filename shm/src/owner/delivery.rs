@@ -104,7 +104,8 @@ impl Owner {
     }
 
     fn hand_over(&mut self, live: usize, delivery: &Delivery) {
-        let Delivery { slot, generation, observed, again } = *delivery;
+        let Delivery { slot, generation, observed, again, copied } = *delivery;
+        let device_ring = if copied { self.device_ring_number() } else { 0 };
         let link = &mut self.seats[live].link;
         // Journalled before the push, with the position: a crash in between is seen from the ring's tail.
         self.ledger.lend(slot, live, link.down_tail(), &mut self.journal);
@@ -129,7 +130,7 @@ impl Owner {
                 observed.first_byte.as_nanos(),
                 observed.last_byte.as_nanos(),
                 self.stamps.now().as_nanos(),
-                0,
+                device_ring,
             ],
         };
         let pushed = link.push(&descriptor, &[]);

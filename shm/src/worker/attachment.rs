@@ -10,10 +10,11 @@ use core::time::Duration;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::{AttachError, PREDECESSOR_PATIENCE};
+use super::{AttachError, PREDECESSOR_PATIENCE, SlotMemory};
 use crate::attach::{self, Answer, Answered, Call, Granted, Refusal, SeatClaim};
 use crate::cells::{Head, MappedCells};
 use crate::descriptor::Descriptor;
+use crate::device::{self, Announced, DeviceSlots};
 use crate::eventcount::{EventCount, Wish};
 use crate::layout::{CONTROL, Geometry, Layout, block, control, down_cells, seat_block, worker_page};
 use crate::map::Map;
@@ -204,9 +205,18 @@ impl Attachment {
         self.connection.as_fd()
     }
 
-    pub(super) fn observation_memory(&self) -> (*mut u8, usize) {
-        let length = self.layout.total() - self.layout.observations();
-        (self.map.range(self.layout.observations(), length), length)
+    pub(super) fn slot_memory(&self) -> SlotMemory {
+        SlotMemory::of(&self.map, &self.layout, self.region_id)
+    }
+
+    /// Number of the sidecar's device ring, 0 for none.
+    pub(super) fn device_ring_number(&self) -> u64 {
+        device::number(&self.map)
+    }
+
+    pub(super) fn device_ring(&self) -> Option<Announced> {
+        let slots = DeviceSlots::of(&self.layout);
+        device::read(&self.map).map(|(number, ring)| Announced { number, ring, slots })
     }
 
     pub(super) fn pop(&mut self, record: &mut [u8; 384]) -> Result<Option<(Descriptor, usize)>, Poison> {

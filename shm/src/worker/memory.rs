@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::attachment::Attachment;
+use crate::layout::Layout;
 use crate::map::Map;
 
 /// All observation slots of a region, mapped for as long as this lives.
@@ -23,9 +23,10 @@ unsafe impl Send for SlotMemory {}
 unsafe impl Sync for SlotMemory {}
 
 impl SlotMemory {
-    pub(super) fn of(attachment: &Attachment) -> Self {
-        let (start, length) = attachment.observation_memory();
-        Self { _map: Arc::clone(attachment.map_handle()), start, length, region: attachment.region_id() }
+    pub(crate) fn of(map: &Arc<Map>, layout: &Layout, region: u64) -> Self {
+        let length = layout.total() - layout.observations();
+        let start = map.range(layout.observations(), length);
+        Self { _map: Arc::clone(map), start, length, region }
     }
 
     /// Where it starts: on a page.

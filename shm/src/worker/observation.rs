@@ -84,6 +84,14 @@ impl Observation {
         self.descriptor.slot
     }
 
+    /// Number of the device ring that it also lies in, in the slot of the same number; `None` if it does not, or if
+    /// the sidecar that the ring belongs to has been followed by another one.
+    pub fn device_ring(&self) -> Option<u64> {
+        let number = self.descriptor.stamps[3];
+        let owner = self.map.word32(control::OWNER_GENERATION).load(Ordering::Acquire);
+        (number != 0 && number == u64::from(owner)).then_some(number)
+    }
+
     /// The payload is empty: answer with the action that does nothing.
     pub const fn is_empty(&self) -> bool {
         self.descriptor.length == 0

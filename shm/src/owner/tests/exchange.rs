@@ -51,6 +51,30 @@ fn empty_and_full_payloads_and_actions_pass() {
 }
 
 #[test]
+fn an_observation_says_whether_it_lies_on_the_device_too() {
+    let ring = DeviceRing { gpu: [1; 16], memory: [2; 64], event: [3; 64] };
+    let (mut side, mut worker) = pair();
+    assert_eq!((worker.device_ring_number(), worker.device_ring()), (0, None));
+    side.observe(1, b"before");
+    assert_eq!(observation(&mut worker).device_ring(), None);
+    side.owner.announce_device_ring(&ring);
+    let announced = worker.device_ring().unwrap();
+    assert_eq!((announced.number, announced.ring), (worker.device_ring_number(), ring));
+    assert_eq!(announced.slots, side.owner.device_slots());
+    for copied in [Copied::Yes, Copied::No, Copied::Yes] {
+        let slot = side.owner.claim_slot().unwrap();
+        side.owner.set_copied(slot, copied);
+        let sequence = side.fill(slot, 1, b"payload");
+        let seen = observation(&mut worker);
+        assert_eq!(seen.device_ring(), (copied == Copied::Yes).then_some(announced.number), "{copied:?}");
+        worker.answer(seen, b"").unwrap();
+        assert_eq!(side.action().0, sequence);
+        side.send(sequence);
+        side.settle();
+    }
+}
+
+#[test]
 fn records_pass_both_ways_in_order() {
     use sidecar_core::record::ToWorker;
     use sidecar_core::tunnel::SessionId;

@@ -57,6 +57,29 @@ fn a_worker_goes_on_over_a_crash_of_the_sidecar_with_what_it_has() {
 }
 
 #[test]
+fn a_dead_sidecars_device_ring_is_none_of_its_successors() {
+    let (mut side, mut worker) = pair();
+    side.owner.journal().connected();
+    side.owner.journal().note_byte(clock::now());
+    let ring = DeviceRing { gpu: [1; 16], memory: [2; 64], event: [3; 64] };
+    side.owner.announce_device_ring(&ring);
+    let number = worker.device_ring_number();
+    for payload in [b"seen", b"left"] {
+        let slot = side.owner.claim_slot().unwrap();
+        side.owner.set_copied(slot, Copied::Yes);
+        side.fill(slot, 1, payload);
+    }
+    let seen = observation(&mut worker);
+    assert_eq!(seen.device_ring(), Some(number));
+    let side = side.crash_and_restart();
+    assert_eq!((worker.device_ring_number(), seen.device_ring()), (0, None));
+    // Pushed by the dead one.
+    assert_eq!(observation(&mut worker).device_ring(), None);
+    side.owner.announce_device_ring(&ring);
+    assert_eq!((worker.device_ring_number(), seen.device_ring()), (number + 1, None));
+}
+
+#[test]
 fn an_action_that_died_with_the_sidecar_is_computed_again_but_one_that_was_started_is_not() {
     let (mut side, mut worker) = pair();
     side.owner.journal().connected();
