@@ -24,7 +24,7 @@ impl Code {
 }
 
 /// Names from `cuda.h` (driver API, `CUresult`) of the codes that a user of this crate can meet.
-const NAMES: [(u32, &str); 25] = [
+const NAMES: [(u32, &str); 26] = [
     (1, "CUDA_ERROR_INVALID_VALUE"),
     (2, "CUDA_ERROR_OUT_OF_MEMORY"),
     (3, "CUDA_ERROR_NOT_INITIALIZED"),
@@ -35,6 +35,7 @@ const NAMES: [(u32, &str); 25] = [
     (101, "CUDA_ERROR_INVALID_DEVICE"),
     (201, "CUDA_ERROR_INVALID_CONTEXT"),
     (214, "CUDA_ERROR_ECC_UNCORRECTABLE"),
+    (217, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"),
     (304, "CUDA_ERROR_OPERATING_SYSTEM"),
     (400, "CUDA_ERROR_INVALID_HANDLE"),
     (600, "CUDA_ERROR_NOT_READY"),

@@ -144,19 +144,35 @@ impl DeviceMemory {
     /// If it has fewer bytes than are asked for.
     pub fn read(&self, into: &mut [u8], stream: &OwnedStream) -> Result<(), CallError> {
         assert!(into.len() <= self.length, "{} bytes of {}", into.len(), self.length);
-        if into.is_empty() {
-            return Ok(());
-        }
-        let entered = self.context.enter()?;
-        let to = into.as_mut_ptr().cast();
-        // SAFETY: both ranges have the length (asserted above); `into` is borrowed until the copy is over, see below.
-        let queued = unsafe {
-            call!(entered.driver(), cuMemcpyDtoHAsync_v2(to, self.start, into.len(), stream.stream().raw()))
-        };
-        // Also after an error: nothing may be on its way into `into` when the borrow ends.
-        let finished = stream.synchronize();
-        queued.and(finished)
+        // SAFETY: it has as many bytes (asserted above), and the stream lives.
+        unsafe { read_back(&self.context, self.start, into, stream.stream()) }
     }
+}
+
+/// Copies bytes back from a device, behind all that is on the stream, and waits for it.
+///
+/// # Errors
+/// The driver refuses, or something on the stream went wrong before.
+///
+/// # Safety
+/// The memory at `from` has as many bytes as `into`, and like the stream it lives until this returns.
+pub unsafe fn read_back(
+    context: &Context,
+    from: u64,
+    into: &mut [u8],
+    stream: Stream,
+) -> Result<(), CallError> {
+    if into.is_empty() {
+        return Ok(());
+    }
+    let entered = context.enter()?;
+    let to = into.as_mut_ptr().cast();
+    // SAFETY: the source is the caller's promise; `into` is borrowed until the copy is over, see below.
+    let queued = unsafe { call!(entered.driver(), cuMemcpyDtoHAsync_v2(to, from, into.len(), stream.raw())) };
+    // Also after an error: nothing may be on its way into `into` when the borrow ends.
+    // SAFETY: the stream lives, says the caller.
+    let finished = unsafe { call!(entered.driver(), cuStreamSynchronize(stream.raw())) };
+    queued.and(finished)
 }
 
 impl Drop for DeviceMemory {

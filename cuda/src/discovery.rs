@@ -223,11 +223,16 @@ fn uuid(driver: &Driver, device: c_int) -> Result<Uuid, CallError> {
     let mut whole = CUuuid { bytes: [0; 16] };
     // SAFETY: the pointer is valid for a UUID.
     unsafe { call!(driver, cuDeviceGetUuid(&raw mut whole, device)) }?;
+    let own = uuid_bytes(driver, device)?;
+    let kind = if own == whole.bytes.map(i8::cast_unsigned) { "GPU" } else { "MIG" };
+    Ok(Uuid::new(kind, own))
+}
+
+pub(crate) fn uuid_bytes(driver: &Driver, device: c_int) -> Result<[u8; 16], CallError> {
     let mut own = CUuuid { bytes: [0; 16] };
-    // SAFETY: as above.
+    // SAFETY: the pointer is valid for a UUID.
     unsafe { call!(driver, cuDeviceGetUuid_v2(&raw mut own, device)) }?;
-    let kind = if own == whole { "GPU" } else { "MIG" };
-    Ok(Uuid::new(kind, own.bytes.map(|byte| byte.cast_unsigned())))
+    Ok(own.bytes.map(i8::cast_unsigned))
 }
 
 pub(crate) fn attribute(driver: &Driver, attribute: Attribute, device: c_int) -> Result<c_int, CallError> {

@@ -1,6 +1,6 @@
 //! Page-locking a region's slots, so that the device copies from them by itself, at the speed of its bus.
 //!
-//! It is done in the process that copies, which is the worker. A [`PageLock`] holds the mapping and the context: the
+//! It is done in the process that copies: the worker, and a sidecar that copies ahead. A [`PageLock`] holds the mapping and the context: the
 //! range is given free before it is unmapped, whatever else ends first. What cannot be locked is used as it is: copies
 //! work from any memory, only slower, so that no failure here stops a worker.
 //!
@@ -14,7 +14,7 @@ use cudarc::driver::sys::{
     CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CUdevice_attribute as Attribute,
 };
 use rustix::process::{Resource, getrlimit};
-use sidecar_shm::worker::{SlotMemory, Worker};
+use sidecar_shm::worker::{Observation, SlotMemory, Worker};
 
 use crate::code::{CallError, Code};
 use crate::context::{Aftermath, Context, is_end};
@@ -22,6 +22,7 @@ use crate::discovery::attribute;
 use crate::driver::{Driver, Unavailable, call};
 use crate::fence::Fence;
 use crate::numa::System;
+use crate::ring::{Arrival, RingError, Rings};
 
 /// Why a range is not page-locked.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -158,6 +159,11 @@ impl PageLock {
         }
     }
 
+    /// What is locked. `None` only once it is given free.
+    pub(crate) const fn memory(&self) -> Option<&SlotMemory> {
+        self.memory.as_ref()
+    }
+
     /// How many bytes are locked.
     pub fn len(&self) -> usize {
         self.memory.as_ref().map_or(0, SlotMemory::len)
@@ -208,6 +214,7 @@ pub struct Pin {
     context: Arc<Context>,
     /// The region that was tried last, and its lock if there is one.
     tried: Option<(u64, Option<Arc<PageLock>>)>,
+    rings: Rings,
 }
 
 impl Pin {
@@ -227,7 +234,7 @@ impl Pin {
         // A number that is no device's is refused by the driver.
         let device = i32::try_from(device).unwrap_or(i32::MAX);
         let context = Context::primary(driver, device).map_err(PinError::NoContext)?;
-        Ok(Self { context: Arc::new(context), tried: None })
+        Ok(Self { context: Arc::new(context), tried: None, rings: Rings::default() })
     }
 
     /// Locks the slots that the worker has now. To be called after it attached and after each of its events: where
@@ -245,6 +252,22 @@ impl Pin {
         let lock = PageLock::new(Arc::clone(&self.context), worker.slot_memory())?;
         self.tried = Some((region, Some(Arc::new(lock))));
         Ok(())
+    }
+
+    /// Opens the ring on the device that the worker's sidecar copies to, if there is another one than before. As
+    /// [`Pin::follow`].
+    pub fn follow_ring(&mut self, worker: &Worker) {
+        self.rings.follow(&self.context, worker);
+    }
+
+    /// Where an observation lies on the device already; `None` if it does not, or not where this process can see it.
+    pub fn arrival(&self, observation: &Observation) -> Option<Arrival> {
+        self.rings.arrival(observation)
+    }
+
+    /// Why the sidecar's ring cannot be used here; `None` also if there is none.
+    pub const fn ring_trouble(&self) -> Option<&RingError> {
+        self.rings.trouble()
     }
 
     /// The lock of the worker's region; `None` if there is none.

@@ -1,9 +1,11 @@
-//! Whether a worker's slots are page-locked, and what came of it: what every worker library keeps beside a worker.
+//! Whether a worker's slots are page-locked and its sidecar's ring on the device is open, and what came of it: what every
+//! worker library keeps beside a worker.
 
-use sidecar_shm::worker::Worker;
+use sidecar_shm::worker::{Observation, Worker};
 
 use crate::fence::Fence;
 use crate::pin::{Pin, PinError};
+use crate::ring::{Arrival, RingError};
 
 /// What became of the wish for locked slots. No state of it keeps a worker from going on.
 #[derive(Debug)]
@@ -32,6 +34,18 @@ impl Pinned {
             Err(error) => State::No(None, error),
             Ok(pin) => State::of(pin, worker),
         })
+        .with_ring(worker)
+    }
+
+    fn with_ring(mut self, worker: &Worker) -> Self {
+        self.follow_ring(worker);
+        self
+    }
+
+    fn follow_ring(&mut self, worker: &Worker) {
+        if let State::Yes(pin) | State::No(Some(pin), _) = &mut self.0 {
+            pin.follow_ring(worker);
+        }
     }
 
     /// Locks the slots that the worker has now, if they are others than before. To be called after each of its events:
@@ -47,6 +61,7 @@ impl Pinned {
                 now => now,
             },
         };
+        self.follow_ring(worker);
     }
 
     /// Whether the slots are locked.
@@ -68,6 +83,19 @@ impl Pinned {
             State::Yes(pin) | State::No(Some(pin), _) => Some(pin),
             State::NotAsked | State::No(None, _) => None,
         }
+    }
+
+    /// Why the sidecar's ring on the device cannot be used here; `None` also if there is none.
+    pub const fn ring_trouble(&self) -> Option<&RingError> {
+        match self.pin() {
+            Some(pin) => pin.ring_trouble(),
+            None => None,
+        }
+    }
+
+    /// Where an observation lies on the device already.
+    pub fn arrival(&self, observation: &Observation) -> Option<Arrival> {
+        self.pin()?.arrival(observation)
     }
 
     /// For an observation that comes now.

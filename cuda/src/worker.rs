@@ -37,6 +37,7 @@ use crate::code::CallError;
 use crate::fence::{Fence, Stream};
 use crate::pin::{Pin, PinError};
 use crate::pinned::Pinned;
+use crate::ring::{Arrival, RingError};
 
 /// See the module's text. Without a GPU, or where locking fails, it works all the same, with slots as they are.
 #[derive(Debug)]
@@ -97,7 +98,12 @@ impl PinnedWorker {
 
     /// An observation that the device may read: its slot is given back only when the device is done with it.
     pub fn lend(&self, observation: Observation) -> Lent {
-        Lent { fence: self.pinned.fence(), observation }
+        Lent { arrival: self.pinned.arrival(&observation), fence: self.pinned.fence(), observation }
+    }
+
+    /// Why the ring on the device that the sidecar copies to cannot be used here; `None` also if there is none.
+    pub const fn ring_trouble(&self) -> Option<&RingError> {
+        self.pinned.ring_trouble()
     }
 
     /// As [`Worker::answer`], once the device is done with the slot.
@@ -114,10 +120,17 @@ impl PinnedWorker {
 pub struct Lent {
     /// Dropped first: it waits.
     fence: Option<Fence>,
+    arrival: Option<Arrival>,
     observation: Observation,
 }
 
 impl Lent {
+    /// Where the payload lies on the device already (`--device-copy`), until this is answered or dropped. Work that reads
+    /// it then still has to be named to [`Lent::used_by`].
+    pub const fn arrival(&self) -> Option<&Arrival> {
+        self.arrival.as_ref()
+    }
+
     /// Starts the copy of the payload to device memory. An empty payload is copied without asking anybody.
     ///
     /// # Errors
@@ -144,7 +157,7 @@ impl Lent {
 
     /// The observation, once the device is done with it.
     pub fn into_observation(self) -> Observation {
-        let Self { fence, observation } = self;
+        let Self { fence, arrival: _, observation } = self;
         drop(fence);
         observation
     }

@@ -2,7 +2,10 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute, CUdeviceptr, CUevent, CUstream, CUuuid};
+use cudarc::driver::sys::{
+    self, CUcontext, CUdevice_attribute, CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle, CUstream,
+    CUuuid,
+};
 
 /// Declares the table, how it is filled, and compares each signature with the bindings that cudarc generated from
 /// NVIDIA's header. Codes are taken as numbers: see [`crate::code`].
@@ -62,9 +65,15 @@ table! {
     fn cuStreamCreate(*mut CUstream, c_uint);
     fn cuStreamDestroy_v2(CUstream);
     fn cuStreamSynchronize(CUstream);
+    fn cuStreamWaitEvent(CUstream, CUevent, c_uint);
     fn cuEventCreate(*mut CUevent, c_uint);
     fn cuEventDestroy_v2(CUevent);
     fn cuEventRecord(CUevent, CUstream);
     fn cuEventQuery(CUevent);
     fn cuEventSynchronize(CUevent);
+    fn cuIpcGetMemHandle(*mut CUipcMemHandle, CUdeviceptr);
+    fn cuIpcOpenMemHandle_v2(*mut CUdeviceptr, CUipcMemHandle, c_uint);
+    fn cuIpcCloseMemHandle(CUdeviceptr);
+    fn cuIpcGetEventHandle(*mut CUipcEventHandle, CUevent);
+    fn cuIpcOpenEventHandle(*mut CUevent, CUipcEventHandle);
 }

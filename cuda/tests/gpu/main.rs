@@ -1,5 +1,6 @@
 //! Everything that needs a driver, against the simulated one: each path, and each failure that a driver can give.
 
+mod ahead;
 mod discovery;
 mod pin;
 mod rates;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sidecar_core::agent::HEADROOM;
+use sidecar_core::time::Instant;
 use sidecar_core::tunnel::{AgentId, Epoch};
 use sidecar_cuda::device::{DeviceMemory, OwnedStream};
 use sidecar_cuda::driver::{Driver, Unavailable};
@@ -17,7 +18,7 @@ use sidecar_shm::clock;
 use sidecar_shm::layout::Geometry;
 use sidecar_shm::owner::{FromWorker, Owner};
 use sidecar_shm::region::{Identity, create};
-use sidecar_shm::slots::Observed;
+use sidecar_shm::slots::{Observed, SlotIndex};
 use sidecar_shm::worker::{AttachOptions, Event, Observation, Worker};
 use tempfile::TempDir;
 
@@ -126,9 +127,14 @@ impl Side {
 
     /// Dies, and is followed by one with slots of another size: a new region.
     pub(crate) fn follow_with_another_geometry(self) -> Self {
-        let directory = Arc::clone(&self.directory);
+        self.follow_with(&Geometry { observation_bytes: 32_768, ..GEOMETRY })
+    }
+
+    /// Dies, and is followed by one that takes its region over if the geometry is the same.
+    pub(crate) fn follow_with(self, geometry: &Geometry) -> Self {
+        let (directory, sequence) = (Arc::clone(&self.directory), self.sequence);
         drop(self);
-        Self::at(directory, &Geometry { observation_bytes: 32_768, ..GEOMETRY })
+        Self { sequence, ..Self::at(directory, geometry) }
     }
 
     pub(crate) fn serve(&mut self) {
@@ -161,13 +167,23 @@ impl Side {
 
     pub(crate) fn observe(&mut self, payload: &[u8]) -> u64 {
         let slot = self.owner.claim_slot().expect("a free slot");
-        let start = self.owner.slot_base(slot).wrapping_add(HEADROOM as usize);
-        // SAFETY: the payload fits the slot, which is claimed: nobody else uses it.
-        unsafe { core::ptr::copy_nonoverlapping(payload.as_ptr(), start, payload.len()) };
+        self.receive(slot, 0, payload);
+        self.publish(slot, payload.len(), clock::now())
+    }
+
+    /// Bytes of a payload arrive in a claimed slot.
+    pub(crate) fn receive(&mut self, slot: SlotIndex, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.owner.geometry().observation_bytes as usize);
+        let start = self.owner.slot_base(slot).wrapping_add(HEADROOM as usize + at);
+        // SAFETY: the bytes fit the slot (asserted above), which is claimed: nobody else uses it.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
+    }
+
+    pub(crate) fn publish(&mut self, slot: SlotIndex, length: usize, first_byte: Instant) -> u64 {
         let (now, sequence) = (clock::now(), self.sequence);
         self.sequence += 1;
-        let length = u32::try_from(payload.len()).unwrap();
-        let seen = Observed { epoch: Epoch(1), sequence, length, first_byte: now, last_byte: now };
+        let length = u32::try_from(length).unwrap();
+        let seen = Observed { epoch: Epoch(1), sequence, length, first_byte, last_byte: now };
         self.owner.publish(slot, &seen);
         self.owner.deliver_pending();
         sequence

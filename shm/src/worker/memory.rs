@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use sidecar_core::agent::HEADROOM;
+
 use crate::layout::Layout;
 use crate::map::Map;
 
@@ -13,6 +15,7 @@ pub struct SlotMemory {
     _map: Arc<Map>,
     start: *mut u8,
     length: usize,
+    stride: usize,
     region: u64,
 }
 
@@ -26,12 +29,24 @@ impl SlotMemory {
     pub(crate) fn of(map: &Arc<Map>, layout: &Layout, region: u64) -> Self {
         let length = layout.total() - layout.observations();
         let start = map.range(layout.observations(), length);
-        Self { _map: Arc::clone(map), start, length, region }
+        Self { _map: Arc::clone(map), start, length, stride: layout.slot_stride(), region }
     }
 
     /// Where it starts: on a page.
     pub const fn start(&self) -> *mut u8 {
         self.start
+    }
+
+    /// Where the first `length` bytes of a slot's payload lie. The other process may be writing there: make no reference
+    /// of it.
+    ///
+    /// # Panics
+    /// If a slot has no room for so many, or there is none of that number.
+    pub fn payload(&self, slot: u32, length: usize) -> *const u8 {
+        let start = slot as usize * self.stride;
+        let fits = length <= self.stride - HEADROOM as usize && start + self.stride <= self.length;
+        assert!(fits, "{length} bytes of slot {slot}");
+        self.start.wrapping_add(start + HEADROOM as usize)
     }
 
     /// How many bytes it has: whole pages, at least one slot.
