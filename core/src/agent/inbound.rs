@@ -116,7 +116,7 @@ pub(super) struct Inbound {
     first_header: u32,
     length: u64,
     moved: u32,
-    first_byte: Instant,
+    pub(super) first_byte: Instant,
 }
 
 impl Inbound {

@@ -46,7 +46,7 @@ pub use event::{
 };
 pub use outbox::MAX_TRANSMIT;
 pub use phase::Phase;
-pub use place::{HEADROOM, Memory, Place, Read};
+pub use place::{Filling, HEADROOM, Memory, Place, Read};
 pub use request::RequestError;
 pub use sending::{ActionHead, MAX_HEAD};
 
@@ -209,6 +209,13 @@ impl Agent {
     /// it stays on offer.
     pub fn take_back_slot(&mut self) -> bool {
         self.inbound.take_back_slot()
+    }
+
+    /// The payload that is arriving in the slot on offer; `None`: none is. To be asked after the events of a `process`:
+    /// in between no message begins unseen, so that what was of one is told from what is of the next.
+    #[must_use]
+    pub const fn filling(&self) -> Option<Filling> {
+        self.inbound.filling()
     }
 
     /// A number for an observation of the caller's own making (a warm-up), so that it is nobody else's.

@@ -1,6 +1,8 @@
 //! Where received bytes go. The agent holds no payload: it tells the caller where to put the next bytes, in offsets,
 //! and afterwards looks at the few of them that are headers through [`Memory`].
 
+use crate::time::Instant;
+
 /// A slot's payload starts here; offsets in a slot count from the start of this headroom. One page, so that the
 /// payload is page-aligned when the slot is.
 pub const HEADROOM: u32 = 4096;
@@ -39,6 +41,16 @@ pub enum Read {
         /// All `max` bytes are known to come, and nothing has to be looked at before: `MSG_WAITALL` may be used.
         exact: bool,
     },
+}
+
+/// A message's payload that is arriving in the slot on offer. Its first `filled` bytes, counted from behind the headroom,
+/// stay where they are.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Filling {
+    /// When the message's first byte came: what it will be announced with if it becomes whole.
+    pub first_byte: Instant,
+    /// Bytes of payload. The last ones are told by the event alone.
+    pub filled: u32,
 }
 
 /// Bytes that were received and not parsed yet. `start <= end <= HEADROOM + slot_bytes`.

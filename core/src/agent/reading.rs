@@ -10,7 +10,7 @@
 //! bytes that still lie there.
 
 use super::inbound::{Inbound, Message, Stage};
-use super::place::{HEADROOM, Place, Read, Window};
+use super::place::{Filling, HEADROOM, Place, Read, Window};
 use crate::time::Instant;
 use crate::ws::handshake::MAX_HEAD;
 
@@ -70,6 +70,16 @@ impl Inbound {
             self.slot = false;
         }
         taken
+    }
+
+    /// What is arriving in the slot.
+    pub(super) const fn filling(&self) -> Option<Filling> {
+        match self.message {
+            Message::Payload { filled, .. } if self.slot => {
+                Some(Filling { first_byte: self.first_byte, filled })
+            }
+            _ => None,
+        }
     }
 
     /// There is no room for more of an answer to the upgrade.

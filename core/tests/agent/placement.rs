@@ -1,6 +1,6 @@
 //! Where payloads are received: in place when the guess was right, moved and counted when not.
 
-use sidecar_core::agent::{Event, HEADROOM, Notice, Place, Read};
+use sidecar_core::agent::{Event, Filling, HEADROOM, Notice, Place, Read};
 use sidecar_core::tunnel::Epoch;
 use sidecar_core::ws::frame::Opcode;
 
@@ -100,6 +100,38 @@ fn a_following_frame_is_carried_and_arrives_intact() {
     let behind_first = frames[1..].iter().map(Vec::len).sum::<usize>() as u64;
     assert_eq!(rig.agent.carried(), behind_first);
     assert_eq!(rig.pongs(), [b"p"]);
+}
+
+#[test]
+fn what_has_landed_is_told_while_the_rest_is_still_coming() {
+    let mut rig = Rig::in_session();
+    assert_eq!(rig.agent.filling(), None);
+    let (payload, head) = (pattern(100_000, 3), 10 + 4 + 1);
+    let bytes = data("s", &payload);
+    let (begun, mut at) = (rig.now, 0);
+    for filled in [0, 1, 50_000, 99_999] {
+        rig.play(&bytes[at..head + filled]);
+        at = head + filled;
+        assert_eq!(rig.agent.filling(), Some(Filling { first_byte: begun, filled: filled as u32 }));
+        assert!(rig.ahead == payload[..filled]);
+        rig.pass(millis(5));
+    }
+    // The connection is lost, and the next message begins in the same slot.
+    rig.cut_and_redial();
+    assert_eq!(rig.agent.filling(), None);
+    rig.play(&bytes[..head + 7]);
+    assert_eq!(rig.agent.filling(), Some(Filling { first_byte: rig.now, filled: 7 }));
+    let first_byte = rig.now;
+    rig.pass(millis(5));
+    rig.play(&bytes[head + 7..]);
+    assert_eq!(rig.agent.filling(), None);
+    assert_eq!((rig.seen[0].payload == payload, rig.seen[0].first_byte), (true, first_byte));
+    // Of what fits no slot or is nobody's, nothing is told.
+    for message in [data("s", &pattern(SLOT_BYTES as usize + 1, 1)), data("gone", &payload)] {
+        rig.play(&message[..message.len() - 1]);
+        assert_eq!(rig.agent.filling(), None);
+        rig.play(&message[message.len() - 1..]);
+    }
 }
 
 #[test]

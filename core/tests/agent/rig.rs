@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng as _, SeedableRng as _};
 use sidecar_core::agent::{
-    Agent, Config, DialFailure, Disconnect, End, Endpoint, Event, HEADROOM, HangUp, Limits, MAX_HEAD,
-    MAX_TRANSMIT, Memory, Notice, Outcome, Place, Read, Refused, Resume, Timers,
+    Agent, Config, DialFailure, Disconnect, End, Endpoint, Event, Filling, HEADROOM, HangUp, Limits,
+    MAX_HEAD, MAX_TRANSMIT, Memory, Notice, Outcome, Place, Read, Refused, Resume, Timers,
 };
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::{AgentId, Epoch, JobId};
@@ -164,6 +164,8 @@ pub(crate) struct Rig {
     pub(crate) seen: Vec<Seen>,
     pub(crate) reads: Vec<Read>,
     pub(crate) request: String,
+    /// What somebody has who copies payloads while they arrive, from where they lie at that moment.
+    pub(crate) ahead: Vec<u8>,
 }
 
 impl Rig {
@@ -192,6 +194,7 @@ impl Rig {
             seen: Vec::new(),
             reads: Vec::new(),
             request: String::new(),
+            ahead: Vec::new(),
         }
     }
 
@@ -234,6 +237,7 @@ impl Rig {
                 self.take(event);
                 progress = true;
             }
+            self.copy_ahead();
             if self.agent.wants_slot() && !self.places.offered && self.free > 0 {
                 self.free -= 1;
                 self.places.offered = true;
@@ -249,12 +253,28 @@ impl Rig {
         panic!("the agent never comes to rest");
     }
 
+    fn copy_ahead(&mut self) {
+        match self.agent.filling() {
+            None => self.ahead.clear(),
+            Some(Filling { filled, .. }) => {
+                let payload = &self.places.slot[HEADROOM as usize..][..filled as usize];
+                assert!(self.ahead.len() <= payload.len(), "a message shrank");
+                self.ahead.extend_from_slice(&payload[self.ahead.len()..]);
+            }
+        }
+    }
+
     fn take(&mut self, event: Event) {
         if let Event::Observation { epoch, sequence, length, moved, first_byte, last_byte } = event {
             assert!(self.places.offered, "an observation without a slot");
             self.places.offered = false;
             self.free += u32::from(self.release);
             let payload = self.places.slot[HEADROOM as usize..][..length as usize].to_vec();
+            assert!(
+                payload.starts_with(&self.ahead),
+                "bytes that had landed were moved, or are another message's"
+            );
+            self.ahead.clear();
             self.places.slot[HEADROOM as usize..][..length as usize].fill(0x5a);
             self.seen.push(Seen { epoch, sequence, payload, moved, first_byte, last_byte });
         }
