@@ -129,6 +129,12 @@ impl AheadCopier {
         }
     }
 
+    /// So many bytes shall be received at once where more are known to come: else all of them land together. `None`: as
+    /// many as there are, since nothing is copied.
+    pub const fn most(&self) -> Option<u32> {
+        if self.works() { Some(PART) } else { None }
+    }
+
     /// The message that was arriving does not come any more.
     pub const fn abandon(&mut self) {
         self.begun = None;

@@ -114,6 +114,9 @@ pub struct RunArgs {
     /// Share the GPU among this many sidecars, each started with the same flag
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=i64::from(MOST_SHARERS)))]
     pub share_gpu: Option<u32>,
+    /// Copy observations to the GPU while the rest of them is still coming; the worker finds them there
+    #[arg(long)]
+    pub device_copy: bool,
     /// Path of the shared region; its directory has to be on a tmpfs (/dev/shm/...)
     #[arg(long, required = true, value_name = "PATH")]
     pub shm: Option<PathBuf>,

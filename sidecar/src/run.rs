@@ -13,6 +13,7 @@ use std::thread::{self, JoinHandle};
 use rustix::io::Errno;
 use sha1::{Digest, Sha1};
 use sidecar_core::agent::{Agent, Outcome};
+use sidecar_cuda::ahead::AheadCopier;
 use sidecar_cuda::numa;
 use sidecar_shm::attach::Listener;
 use sidecar_shm::clock;
@@ -73,7 +74,16 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     config.agent = opened.agent.clone();
     tell_found(&opened);
     let huge = args.region.huge.then(|| opened.owner.use_huge_pages());
-    preflight::tell(&Facts { gpu: gpu.as_ref(), geometry: settings.geometry, huge, near: placed });
+    // Before workers attach: they look for the ring then.
+    let ahead =
+        gpu.as_ref().filter(|_| args.device_copy).map(|own| AheadCopier::new(own.gpu.ordinal, &opened.owner));
+    preflight::tell(&Facts {
+        gpu: gpu.as_ref(),
+        geometry: settings.geometry,
+        huge,
+        ahead: ahead.as_ref().map(|made| made.as_ref().map(AheadCopier::bytes)),
+        near: placed,
+    });
     let agent = Agent::resume(config, opened.resume.clone(), config::random(), now);
     let Settings { rules, token, .. } = &settings;
     let (token_source, rules) = (token.source().to_owned(), rules.clone());
@@ -94,7 +104,10 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     };
     let socket_options =
         SocketOptions { user_timeout: agent.config().timers.dead_after, busy_poll: args.socket_busy_poll };
-    let bridge = Bridge::new(agent, opened.owner, rules, kept);
+    let mut bridge = Bridge::new(agent, opened.owner, rules, kept);
+    if let Some(Ok(copier)) = ahead {
+        bridge.copy_ahead(copier);
+    }
     let Started { choice, commands, requests, control, end, signalled } = started;
     let frame_loop = FrameLoop::new(bridge, choice.driver, commands, requests, socket_options, waiting);
     let played = frame_loop.run();

@@ -65,12 +65,25 @@ impl Machine {
     }
 
     /// No process of this machine did with the driver what it must not, or left anything behind; and one has ended.
-    fn check(&self) {
+    fn check_rules(&self) -> String {
         let report = fs::read_to_string(self.report()).unwrap();
         assert!(report.contains("calls: cuInit"), "{report}");
         let wrongs: Vec<_> = report.lines().filter(|line| !line.contains(" calls: ")).collect();
         assert!(wrongs.is_empty(), "{wrongs:?}");
+        report
+    }
+
+    /// The same, and no process has made a context.
+    fn check(&self) {
+        let report = self.check_rules();
         assert!(!report.contains("cuDevicePrimaryCtxRetain"), "the sidecar makes no context:\n{report}");
+    }
+
+    /// How often a call was made, by all processes.
+    fn calls(&self, name: &str) -> u64 {
+        let report = fs::read_to_string(self.report()).unwrap();
+        let count = |line: &str| line.split_once(&format!(" calls: {name} "))?.1.parse::<u64>().ok();
+        report.lines().filter_map(count).sum()
     }
 }
 
@@ -288,4 +301,79 @@ fn huge_pages_are_used_where_there_are_some_and_told_of_either_way() {
     assert!(said.contains("preflight: huge pages: "), "{said}");
     assert!(!said.contains("better: --huge"), "{said}");
     assert_eq!(gateway.report()["solved"], 1);
+}
+
+#[test]
+fn observations_are_copied_ahead_in_parts_and_one_copy_is_counted_for_each_small_one() {
+    let machine = Machine::new(11, "devices=2");
+    let region = Region::new();
+    // Three parts of 128 KiB and a rest, at the least.
+    let gateway = Gateway::start(&["--cases", "2", "--step-delay", "1ms", "--payload", "500000"]);
+    let mut command = machine.main_job("1", &region, &gateway.endpoint);
+    command.arg("--device-copy");
+    with_worker(&mut command, "cartpole");
+    let (code, said) = Running::start(&mut command).finish();
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(gateway.report()["solved"], 2, "{said}");
+    for fact in [
+        "device copy: observations are copied to 33554432 bytes on the gpu",
+        "page-locked: 33570816 bytes here",
+    ] {
+        assert!(said.contains(fact), "{fact:?} is missing in:\n{said}");
+    }
+    machine.check_rules();
+    let (copies, records) = (machine.calls("cuMemcpyHtoDAsync_v2"), machine.calls("cuEventRecord"));
+    assert!(records >= 1000, "each step was announced: {records}");
+    assert!(copies > records, "large ones take several: {copies} for {records}");
+    assert_eq!(machine.calls("cuMemFree_v2"), 1);
+}
+
+#[test]
+fn what_keeps_it_from_copying_ahead_is_said_and_the_game_is_played() {
+    let cases = [
+        ("ipc=off", "cannot be passed to the worker"),
+        ("fail=cuMemHostRegister_v2:2", "ulimit -l"),
+        ("fail=cuMemAlloc_v2:2", "bytes of device memory"),
+        ("fail=cuDevicePrimaryCtxRetain:46", "CUDA_ERROR_DEVICE_UNAVAILABLE"),
+    ];
+    for (at, (config, says)) in (0_u8..).zip(cases) {
+        let machine = Machine::new(12 + at, &format!("devices=1;{config}"));
+        let region = Region::new();
+        let gateway = Gateway::start(&["--cases", "1"]);
+        let mut command = machine.main_job("0", &region, &gateway.endpoint);
+        command.arg("--device-copy");
+        with_worker(&mut command, "cartpole");
+        let (code, said) = Running::start(&mut command).finish();
+        assert_eq!((code, &gateway.report()["solved"]), (0, &1.into()), "{config}: {said}");
+        assert!(said.contains("device copy: not possible") && said.contains(says), "{config}: {said}");
+        assert!(said.contains("page-locked: 0 bytes here"), "{config}: {said}");
+        machine.check_rules();
+        assert_eq!(machine.calls("cuMemcpyHtoDAsync_v2"), 0, "{config}");
+    }
+}
+
+#[test]
+fn a_copy_that_fails_in_the_middle_of_a_game_costs_a_line_and_the_copies() {
+    for (at, config) in (0_u8..).zip(["cuMemcpyHtoDAsync_v2@7:700", "cuEventRecord@5:719:deferred"]) {
+        let machine = Machine::new(16 + at, &format!("devices=1;fail={config}"));
+        let region = Region::new();
+        region.expect(&["--device-copy has stopped working"]);
+        let gateway = Gateway::start(&["--cases", "1"]);
+        let mut command = machine.main_job("0", &region, &gateway.endpoint);
+        command.arg("--device-copy");
+        with_worker(&mut command, "cartpole");
+        let (code, said) = Running::start(&mut command).finish();
+        assert_eq!((code, &gateway.report()["solved"]), (0, &1.into()), "{config}: {said}");
+        assert_eq!(said.matches("--device-copy has stopped working").count(), 1, "{config}: {said}");
+        machine.check_rules();
+        assert!(machine.calls("cuMemcpyHtoDAsync_v2") < 10, "{config}: the driver is asked no more");
+    }
+}
+
+#[test]
+fn copying_ahead_needs_a_gpu() {
+    let machine = Machine::new(18, "devices=1");
+    let region = Region::new();
+    let mut command = machine.main_job("none", &region, "ws://127.0.0.1:9/x");
+    fails(command.arg("--device-copy"), &["--device-copy without a GPU", "--gpu"]);
 }

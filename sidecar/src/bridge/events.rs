@@ -147,6 +147,7 @@ impl Bridge {
         });
         // The session's own record comes before its first observation.
         self.tell_worker();
+        self.finish_ahead(slot, first_byte, length, last_byte);
         self.owner.publish(slot, &Observed { epoch, sequence, length, first_byte, last_byte });
         let carried = self.agent.carried();
         let stats = self.owner.stats();

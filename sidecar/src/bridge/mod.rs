@@ -23,6 +23,7 @@ use sidecar_core::agent::{
 };
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::AgentId;
+use sidecar_cuda::ahead::AheadCopier;
 use sidecar_shm::attach::Candidate;
 use sidecar_shm::layout::RING_CAPACITY;
 use sidecar_shm::owner::{Owner, SeatGrant, SeatInfo, SeatRefused};
@@ -30,6 +31,7 @@ use sidecar_shm::slots::{Asker, Held, SlotIndex};
 
 use crate::driver::{Expect, Tell};
 
+mod ahead;
 mod announce;
 mod events;
 mod failure;
@@ -131,6 +133,8 @@ pub enum Incident {
     WorkersDie = 9,
     /// The worker took too long.
     WorkerTimeout = 10,
+    /// Nothing is copied to the device any more.
+    DeviceCopy = 11,
 }
 
 /// An observation that waits for its answer.
@@ -169,6 +173,8 @@ pub struct Bridge {
     dialled_before: bool,
     /// After a loss: the gateway's window is over then at the latest.
     window_until: Option<Instant>,
+    /// `--device-copy`.
+    ahead: Option<Box<AheadCopier>>,
     /// The agent's count of carried bytes, as far as it is in the statistics.
     carried: u64,
     effects: VecDeque<Effect>,
@@ -214,6 +220,7 @@ impl Bridge {
             draining: false,
             dialled_before: false,
             window_until: None,
+            ahead: None,
             carried: 0,
             effects: VecDeque::with_capacity(8),
         };
@@ -237,6 +244,7 @@ impl Bridge {
             self.handle_event(event, now);
             progress = true;
         }
+        self.look_ahead(now);
         progress |= self.poll_worker(now);
         // A slot that came back without another word: nothing else would ask for it before the next timer.
         progress |= self.offer_slot();
@@ -282,6 +290,7 @@ impl Bridge {
         match self.agent.poll_read() {
             Read::Idle => None,
             Read::At { place, offset, max, exact } => {
+                let max = if exact { self.bound_ahead(max) } else { max };
                 let into = self.places().at(place, offset, max);
                 let expect = match exact {
                     true => Expect::Remainder,

@@ -54,6 +54,7 @@ impl Bridge {
         let sequence = self.agent.take_sequence();
         self.warmup.sequence = Some(sequence);
         let epoch = Epoch::default();
+        self.finish_ahead(slot, now, length, now);
         self.owner
             .publish_rehearsal(slot, &Observed { epoch, sequence, length, first_byte: now, last_byte: now });
     }

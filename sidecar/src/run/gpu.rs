@@ -1,7 +1,7 @@
 //! `--gpu`: the GPU that this sidecar is for. It is found, locked against other sidecars, and shown to the worker alone.
 //!
-//! The sidecar itself makes no context on it and copies nothing to it: what is page-locked is page-locked by the
-//! worker, in the process that copies.
+//! The sidecar itself makes no context on it and copies nothing to it, unless it is to copy ahead (`--device-copy`):
+//! what is page-locked is page-locked by the worker, in the process that copies.
 
 use std::ffi::OsString;
 
@@ -44,12 +44,14 @@ pub(super) struct Near {
 /// It is not there, or somebody else has it.
 pub(super) fn own(args: &RunArgs) -> Result<Option<OwnGpu>, Failure> {
     let GpuChoice::Of(choice) = &args.gpu else {
-        return match args.share_gpu {
-            None => Ok(None),
-            Some(among) => Err(Failure::new(Code::Gpu, format!("--share-gpu {among} without a GPU"))
-                .because("--gpu is none")
-                .hint("name the GPU with --gpu; `sidecar gpus` lists them")),
+        let wants = match (args.share_gpu, args.device_copy) {
+            (None, false) => return Ok(None),
+            (Some(among), _) => format!("--share-gpu {among}"),
+            (None, true) => "--device-copy".to_owned(),
         };
+        return Err(Failure::new(Code::Gpu, format!("{wants} without a GPU"))
+            .because("--gpu is none")
+            .hint("name the GPU with --gpu; `sidecar gpus` lists them"));
     };
     let name = &args.gpu;
     let inventory = Inventory::take().map_err(|error| {

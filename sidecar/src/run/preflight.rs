@@ -2,6 +2,7 @@
 
 use std::io;
 
+use sidecar_cuda::ahead::{AheadError, PART};
 use sidecar_cuda::lock::Use;
 use sidecar_cuda::numa::System;
 use sidecar_cuda::pin::Limits;
@@ -16,6 +17,8 @@ pub(super) struct Facts<'a> {
     pub(super) geometry: Geometry,
     /// What came of `--huge`; `None`: not asked for.
     pub(super) huge: Option<io::Result<usize>>,
+    /// What came of `--device-copy`: bytes of the ring on the GPU; `None`: not asked for.
+    pub(super) ahead: Option<Result<usize, &'a AheadError>>,
     /// Where frame loop and region are.
     pub(super) near: Placed,
 }
@@ -64,10 +67,20 @@ fn lines(facts: &Facts<'_>, limits: &Limits) -> Vec<String> {
             )),
             _ => lines.push("the gpu is this sidecar's alone".to_owned()),
         }
+        let slots = total - sidecar_shm::layout::Layout::of(facts.geometry).observations();
+        let here = if matches!(facts.ahead, Some(Ok(_))) { slots } else { 0 };
         lines.push(format!(
-            "page-locked: 0 bytes here; a worker that asks for it (pin) locks {} bytes of slots; {limits}",
-            total - sidecar_shm::layout::Layout::of(facts.geometry).observations()
+            "page-locked: {here} bytes here; a worker that asks for it (pin) locks {slots} bytes of slots; {limits}"
         ));
+    }
+    match facts.ahead {
+        Some(Ok(bytes)) => lines.push(format!(
+            "device copy: observations are copied to {bytes} bytes on the gpu while they arrive, {PART} bytes at a time"
+        )),
+        Some(Err(error)) => lines.push(format!(
+            "device copy: not possible ({error}); observations are copied by the worker when they are complete"
+        )),
+        None => {}
     }
     match &facts.huge {
         Some(Ok(bytes)) => lines.push(format!("huge pages: {bytes} of the region's {total} bytes")),
