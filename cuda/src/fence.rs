@@ -32,6 +32,11 @@ impl Stream {
         Self(handle)
     }
 
+    /// As its owner knows it.
+    pub const fn handle(self) -> usize {
+        self.0
+    }
+
     pub(crate) fn raw(self) -> CUstream {
         core::ptr::with_exposed_provenance_mut(self.0)
     }
@@ -82,6 +87,11 @@ impl Fence {
     /// One that nothing is behind yet; it keeps the lock of the memory that will be read.
     pub(crate) const fn new(context: Arc<Context>, lock: Option<Arc<PageLock>>) -> Self {
         Self { context, events: Vec::new(), lock }
+    }
+
+    /// The context that it waits in.
+    pub const fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     /// Nothing was recorded since the last wait: there is nothing to wait for.

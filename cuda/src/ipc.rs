@@ -60,6 +60,11 @@ impl SharedEvent {
         opened.map(|()| Self { context, event })
     }
 
+    /// What CUDA calls the device in this process.
+    pub(crate) fn device(&self) -> i32 {
+        self.context.device
+    }
+
     /// It is reached when everything that is on the stream now is done.
     pub(crate) fn record(&self, stream: &OwnedStream) -> Result<(), CallError> {
         let entered = self.context.enter()?;

@@ -119,6 +119,11 @@ pub struct Arrival {
 }
 
 impl Arrival {
+    /// What CUDA calls the device in this process.
+    pub fn device(&self) -> i32 {
+        self.ring.event.device()
+    }
+
     /// Where its payload starts, as this process's device sees it.
     pub const fn address(&self) -> u64 {
         self.address

@@ -34,6 +34,7 @@ use std::path::Path;
 use sidecar_shm::worker::{AttachError, AttachOptions, Event, Observation, Worker, WorkerError};
 
 use crate::code::CallError;
+use crate::device::read_back;
 use crate::fence::{Fence, Stream};
 use crate::pin::{Pin, PinError};
 use crate::pinned::Pinned;
@@ -46,7 +47,18 @@ pub struct PinnedWorker {
     worker: Worker,
 }
 
-/// Why a copy was not started.
+/// Why an action that lies on the device was not sent.
+#[derive(Debug, thiserror::Error)]
+pub enum AnswerError {
+    /// It could not be copied back. The sidecar was told that the observation failed.
+    #[error("the action was not copied from the device: {0}")]
+    NotCopied(#[from] CopyError),
+    /// As for every action.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+}
+
+/// Why a copy was not made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CopyError {
     /// There is no device to copy to; [`PinnedWorker::trouble`] says why.
@@ -112,6 +124,41 @@ impl PinnedWorker {
     /// As there.
     pub fn answer(&mut self, lent: Lent, action: &[u8]) -> Result<(), WorkerError> {
         self.worker.answer(lent.into_observation(), action)
+    }
+
+    /// As [`PinnedWorker::answer`], with an action of `length` bytes that lies on the device: it is copied back behind
+    /// all that is on the stream, which is waited for, and sent.
+    ///
+    /// # Errors
+    /// See [`AnswerError`].
+    ///
+    /// # Safety
+    /// The device memory at `from` has as many bytes, and like the stream it lives until this returns.
+    pub unsafe fn answer_from_device(
+        &mut self,
+        lent: Lent,
+        from: u64,
+        length: usize,
+        stream: Stream,
+    ) -> Result<(), AnswerError> {
+        let most = self.worker.action_bytes();
+        let failed = if length > most {
+            WorkerError::ActionTooLarge { size: length, most }.into()
+        } else {
+            let mut reservation = self.worker.reserve(length)?;
+            let into = reservation.as_mut_slice();
+            // SAFETY: by this function's own contract.
+            match self.pinned.pin().map(|pin| unsafe { read_back(pin.context(), from, into, stream) }) {
+                Some(Ok(())) => {
+                    let observation = lent.into_observation();
+                    return Ok(self.worker.answer_reserved(observation, reservation, length)?);
+                }
+                Some(Err(error)) => AnswerError::NotCopied(error.into()),
+                None => AnswerError::NotCopied(CopyError::NoDevice),
+            }
+        };
+        self.worker.failed(&lent, &failed.to_string())?;
+        Err(failed)
     }
 }
 

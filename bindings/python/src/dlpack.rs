@@ -16,11 +16,22 @@ const PLAIN: &CStr = c"dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 const MAJOR: u32 = 1;
 /// Flags of the versioned struct.
-const READ_ONLY: u64 = 1;
-const IS_COPIED: u64 = 2;
+#[derive(Clone, Copy)]
+pub(crate) struct Flags(u64);
+
+impl Flags {
+    pub(crate) const NONE: Self = Self(0);
+    pub(crate) const READ_ONLY: Self = Self(1);
+    pub(crate) const IS_COPIED: Self = Self(2);
+}
+
+/// Type and number of a device.
+pub(crate) type Place = (i32, i32);
 /// Device types whose memory a CPU reads: kDLCPU, and page-locked memory of CUDA and ROCm.
 pub(crate) const CPU: i32 = 1;
 const HOST_MEMORY: [i32; 3] = [CPU, 3, 11];
+/// kDLCUDA.
+pub(crate) const CUDA: i32 = 2;
 /// kDLUInt.
 const UNSIGNED: u8 = 1;
 
@@ -81,8 +92,9 @@ impl Hold for Vec<u8> {
 /// Bytes to be exported.
 pub(crate) struct Export {
     pub(crate) bytes: *mut u8,
+    pub(crate) place: Place,
     pub(crate) length: usize,
-    pub(crate) copied: bool,
+    pub(crate) flags: Flags,
     pub(crate) hold: Box<dyn Hold>,
 }
 
@@ -105,7 +117,7 @@ impl<M> Exported<M> {
         let length = export.length as i64;
         let empty = DlTensor {
             data: export.bytes.cast(),
-            device: Device { kind: CPU, id: 0 },
+            device: Device { kind: export.place.0, id: export.place.1 },
             dimensions: 1,
             kind: DataType { code: UNSIGNED, bits: 8, lanes: 1 },
             shape: ptr::null_mut(),
@@ -148,7 +160,7 @@ pub(crate) fn export(
     max_version: Option<(u32, u32)>,
 ) -> PyResult<Bound<'_, PyCapsule>> {
     if max_version.is_some_and(|(major, _)| major >= MAJOR) {
-        let flags = if export.copied { IS_COPIED } else { READ_ONLY };
+        let Flags(flags) = export.flags;
         let deleter = Some(Exported::<ManagedVersioned>::delete as unsafe extern "C" fn(_));
         let managed = |tensor| ManagedVersioned {
             major: MAJOR,

@@ -21,6 +21,7 @@
 //! child drops is forgotten instead of said to the sidecar in the parent's name.
 
 mod device;
+mod device_array;
 mod dlpack;
 mod errors;
 mod observation;
@@ -36,6 +37,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::watch_forks()?;
     module.add_class::<workers::Workers>()?;
     module.add_class::<observation::Observation>()?;
+    module.add_class::<device_array::DeviceArray>()?;
     module.add_class::<reservation::Reservation>()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -15,11 +15,14 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyMemoryView};
 use sidecar_cuda::code::CallError;
+use sidecar_cuda::device::read_back;
 use sidecar_cuda::fence::{Fence, Stream};
+use sidecar_cuda::ring::Arrival;
 use sidecar_shm::worker::{self, Answered};
 
-use crate::device::{self, Parting};
-use crate::dlpack::{self, Export, Hold};
+use crate::device::{self, Array, Parting};
+use crate::device_array::DeviceArray;
+use crate::dlpack::{self, Export, Flags, Hold};
 use crate::errors::{self, Home, no_pickle};
 use crate::payload::{Access, Payload, fill_view};
 use crate::reservation::Reservation;
@@ -55,7 +58,9 @@ struct State {
     lent: Option<worker::Observation>,
     /// What a GPU does with it; `None`: there is none, or nobody asked for one.
     fence: Option<Fence>,
-    /// Buffers and DLPack tensors, together.
+    /// Where it lies on that GPU already.
+    arrival: Option<Arrival>,
+    /// Arrays on the GPU, buffers and DLPack tensors, together.
     views: usize,
     answer: Answer,
     /// As it was when the slot was given back.
@@ -73,6 +78,7 @@ impl Observation {
     pub(crate) fn new(
         lent: worker::Observation,
         fence: Option<Fence>,
+        arrival: Option<Arrival>,
         shared: Arc<Shared>,
         member: usize,
         session: Py<PyAny>,
@@ -86,7 +92,8 @@ impl Observation {
             stamps: [lent.first_byte(), lent.last_byte(), lent.published(), lent.taken()]
                 .map(|at| at.as_nanos()),
         };
-        let state = State { lent: Some(lent), fence, views: 0, answer: Answer::Due, cancelled: false };
+        let state =
+            State { lent: Some(lent), fence, arrival, views: 0, answer: Answer::Due, cancelled: false };
         Self { state: Mutex::new(state), shared, member, session, home, about }
     }
 
@@ -98,11 +105,11 @@ impl Observation {
     ) -> PyResult<()> {
         let this = slf.get();
         if this.is_empty() {
-            return this.answer(noop);
+            return this.answer(noop, None);
         }
         let action = handler.call1((slf,))?;
         if !action.is_none() {
-            return this.answer(&action);
+            return this.answer(&action, None);
         }
         if this.answered() {
             return Ok(());
@@ -203,11 +210,7 @@ impl Observation {
         let mut state = self.lock();
         let State { lent, fence, .. } = &mut *state;
         let lent = lent.as_ref().ok_or_else(|| errors::state("the observation's slot was given back"))?;
-        let fence = fence.as_mut().ok_or_else(|| {
-            errors::state(
-                "the worker has no GPU: Worker(pin=True) asks for one, worker.pin_errors says why not",
-            )
-        })?;
+        let fence = fence.as_mut().ok_or_else(no_gpu)?;
         act(lent, fence, stream).map_err(|error| errors::state(&error.to_string()))
     }
 
@@ -225,7 +228,30 @@ impl Observation {
         Ok(lent.payload().as_ptr().cast_mut())
     }
 
-    fn end_view(&self) {
+    /// Copies an action that lies on the device into its slot, behind all that is on the stream, and sends it.
+    fn answer_from_device(
+        &self,
+        py: Python<'_>,
+        action: &Array,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let context = self.due()?.fence.as_ref().map(|fence| Arc::clone(fence.context()));
+        let context = context.ok_or_else(no_gpu)?;
+        let stream = match stream {
+            Some(stream) => device::stream(stream)?,
+            None => action.stream.unwrap_or(Stream::DEFAULT),
+        };
+        let mut slot = self.take_slot(py, action.bytes)?;
+        let copied = py.detach(|| {
+            // SAFETY: the array is as large as it says, and is borrowed from the caller, as the stream is, to the end of
+            // the call.
+            unsafe { read_back(&context, action.start, slot.as_mut_slice(), stream) }
+        });
+        copied.map_err(|error| errors::state(&error.to_string()))?;
+        self.send(py, slot).map_err(|(error, _unused)| error)
+    }
+
+    pub(crate) fn end_view(&self) {
         let mut state = self.lock();
         state.views -= 1;
         let over = state.views == 0 && state.answer != Answer::Due;
@@ -237,11 +263,15 @@ impl Observation {
     }
 }
 
+fn no_gpu() -> PyErr {
+    errors::state("the worker has no GPU: Worker(pin=True) asks for one, worker.pin_errors says why not")
+}
+
 impl State {
     /// Takes the slot out, to be given back once no lock is held.
     fn part(&mut self, home: Home) -> Option<Parting> {
         let lent = self.lent.take()?;
-        let parting = Parting::new(lent, self.fence.take());
+        let parting = Parting::new(lent, self.fence.take(), self.arrival.take());
         if home.is_here() {
             self.cancelled = parting.cancelled();
             return Some(parting);
@@ -253,8 +283,10 @@ impl State {
 
 #[pymethods]
 impl Observation {
-    /// Sends the action for this observation, and gives its slot back once no view of it is left.
-    fn answer(&self, action: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Sends the action for this observation, and gives its slot back once no view of it is left. One that lies on the
+    /// GPU is copied back first, behind all that is on `stream`.
+    #[pyo3(signature = (action, stream=None))]
+    fn answer(&self, action: &Bound<'_, PyAny>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let py = action.py();
         drop(self.due()?);
         if let Ok(reserved) = action.cast::<Reservation>() {
@@ -265,7 +297,13 @@ impl Observation {
                 error
             });
         }
-        let payload = Payload::of(action)?;
+        let payload = match Payload::of(action) {
+            Ok(payload) => payload,
+            Err(error) => match Array::source(action)? {
+                Some(on_device) => return self.answer_from_device(py, &on_device, stream),
+                None => return Err(error),
+            },
+        };
         let mut slot = self.take_slot(py, payload.len())?;
         payload.copy(slot.as_mut_slice())?;
         drop(payload);
@@ -317,7 +355,7 @@ impl Observation {
     /// Copies the payload to an array on the GPU, on a stream; the slot is given back only when that is over.
     #[pyo3(signature = (target, stream=None))]
     fn copy_to(&self, target: &Bound<'_, PyAny>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let (start, bytes) = device::target(target)?;
+        let Array { start, bytes, .. } = Array::target(target)?;
         if bytes < self.about.nbytes {
             return Err(PyValueError::new_err(format!(
                 "the target has {bytes} bytes, the observation {}",
@@ -342,6 +380,17 @@ impl Observation {
     fn device_pointer(&self) -> Option<u64> {
         let state = self.lock();
         state.fence.as_ref()?.device_address(state.lent.as_ref()?.payload().as_ptr())
+    }
+
+    /// The payload on the GPU, where the sidecar has copied it already; `None`: it has not.
+    #[getter]
+    fn device(slf: &Bound<'_, Self>) -> PyResult<Option<DeviceArray>> {
+        let this = slf.get();
+        this.home.check("Observation")?;
+        let mut state = this.lock();
+        let Some(arrival) = state.arrival.clone() else { return Ok(None) };
+        this.begin_view(&mut state)?;
+        Ok(Some(DeviceArray::new(slf.clone().unbind(), arrival, this.home)))
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -502,14 +551,20 @@ impl Observation {
         }
         let mut state = this.lock();
         let bytes = this.begin_view(&mut state)?;
-        let length = this.about.nbytes;
+        let (place, length) = (this.__dlpack_device__(), this.about.nbytes);
         let export = if copy == Some(true) {
             state.views -= 1;
             let lent = state.lent.as_ref().map_or(&[][..], worker::Observation::payload);
             let mut copied = Box::new(lent.to_vec());
-            Export { bytes: copied.as_mut_ptr(), length, copied: true, hold: copied }
+            Export { bytes: copied.as_mut_ptr(), place, length, flags: Flags::IS_COPIED, hold: copied }
         } else {
-            Export { bytes, length, copied: false, hold: Box::new(View(slf.clone().unbind())) }
+            Export {
+                bytes,
+                place,
+                length,
+                flags: Flags::READ_ONLY,
+                hold: Box::new(View(slf.clone().unbind())),
+            }
         };
         drop(state);
         dlpack::export(slf.py(), export, max_version)
@@ -552,7 +607,19 @@ impl Drop for Observation {
 }
 
 /// A DLPack view of an observation.
-struct View(Py<Observation>);
+pub(crate) struct View(Py<Observation>);
+
+impl View {
+    /// One more.
+    ///
+    /// # Errors
+    /// The slot was given back.
+    pub(crate) fn of(observation: &Bound<'_, Observation>) -> PyResult<Self> {
+        let this = observation.get();
+        this.begin_view(&mut this.lock())?;
+        Ok(Self(observation.clone().unbind()))
+    }
+}
 
 impl Hold for View {
     fn release(self: Box<Self>, py: Python<'_>) {

@@ -328,6 +328,13 @@ impl Workers {
         Ok(self.shared.pinned().iter().map(state).collect())
     }
 
+    /// For each sidecar why what it copies to the GPU cannot be used here, if it copies anything.
+    fn device_states(&self) -> PyResult<Vec<Option<String>>> {
+        self.check()?;
+        let state = |pinned: &Pinned| pinned.ring_trouble().map(ToString::to_string);
+        Ok(self.shared.pinned().iter().map(state).collect())
+    }
+
     /// Whether each sidecar is there.
     fn attached(&self, py: Python<'_>) -> PyResult<Vec<bool>> {
         self.check()?;
@@ -370,9 +377,12 @@ impl Workers {
         let tuple: Bound<'py, PyTuple> = match event {
             Event::Observation(lent) => {
                 let session = self.sessions()[member].clone_ref(py);
-                let fence = self.shared.pinned().get(member).and_then(Pinned::fence);
-                let observation =
-                    Observation::new(lent, fence, Arc::clone(&self.shared), member, session, self.home);
+                let (fence, arrival) = match self.shared.pinned().get(member) {
+                    Some(pinned) => (pinned.fence(), pinned.arrival(&lent)),
+                    None => (None, None),
+                };
+                let shared = Arc::clone(&self.shared);
+                let observation = Observation::new(lent, fence, arrival, shared, member, session, self.home);
                 return Ok(Bound::new(py, observation)?.into_any());
             }
             Event::SessionOpened { session, epoch, resumed } => {

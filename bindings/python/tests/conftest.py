@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 import pytest
 
@@ -27,8 +27,8 @@ def binary() -> str:
 def make_rig(binary: str) -> Iterator[Callable[..., Rig]]:
     rigs: list[Rig] = []
 
-    def make(*flags: str, command: list[str] | None = None) -> Rig:
-        rigs.append(Rig(binary, *flags, command=command))
+    def make(*flags: str, **settings: Any) -> Rig:
+        rigs.append(Rig(binary, *flags, **settings))
         return rigs[-1]
 
     yield make

@@ -56,7 +56,14 @@ def stat(binary: str, shm: str) -> dict:
 class Rig:
     """A gateway, and a sidecar that has dialled it."""
 
-    def __init__(self, binary: str, *flags: str, command: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        binary: str,
+        *flags: str,
+        command: list[str] | None = None,
+        gpu: str = "none",
+        environment: dict[str, str] | None = None,
+    ) -> None:
         self.directory = tempfile.TemporaryDirectory(prefix="sidecar-python-", dir="/dev/shm")
         self.shm = os.path.join(self.directory.name, "obs")
         self.token = uuid.uuid4().hex
@@ -69,6 +76,8 @@ class Rig:
         self.job = str(uuid.uuid4())
         self.flags = flags
         self.command = command
+        self.gpu = gpu
+        self.environment = environment or {}
         self.log = Path(self.directory.name, "log")
         self.expected: list[str] = []
         self.sidecar = self.start()
@@ -81,11 +90,12 @@ class Rig:
         port = self.server.socket.getsockname()[1]
         environment = {name: value for name, value in os.environ.items() if "TOKEN" not in name}
         environment.update(JOB_TOKEN=self.token, HOME=self.directory.name, NO_COLOR="1")
+        environment.update(self.environment)
         child = ["--", *self.command] if self.command else []
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 [
-                    *(self.binary, "--gpu", "none", "--shm", self.shm, "--job", self.job),
+                    *(self.binary, "--gpu", self.gpu, "--shm", self.shm, "--job", self.job),
                     *("--endpoint", f"ws://127.0.0.1:{port}/tunnel", "--slot-bytes", "1048576"),
                     *(*self.flags, *child),
                 ],

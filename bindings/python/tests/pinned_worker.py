@@ -1,16 +1,24 @@
 """A worker with page-locked slots, on a driver that is found as `libcuda.so.1`. What was seen is the action:
 
 `echo`   the payload, by way of the device
+`ahead`  the payload, out of the array on the device that the sidecar copied it to; told to a stream
+`array`  the same, waited for by `__cuda_array_interface__`
+`dlpack` the same, by the stream that DLPack names
+`held`   as `ahead`, of the observation before this one, whose array was kept
+`back`   the payload, by way of the device both ways: the action lies there
 `late`   what the device has of the observation *before* this one, whose slot was given back at once
+`named`  the same, and the array names the stream that it is ready on
+`fallback` the payload, by way of the device, though the sidecar copies ahead; of one byte: why
 `state`  what the worker says of itself
 """
 
+import contextlib
 import ctypes
 import json
 import signal
 import sys
 
-from sidecar import Observation, Worker
+from sidecar import DeviceArray, Observation, Worker
 
 SIZE = 1 << 16
 
@@ -40,10 +48,10 @@ class Device:
     def __cuda_array_interface__(self) -> dict[str, object]:
         return {"data": (self.pointer, False), "shape": (SIZE,), "typestr": "|u1", "version": 3}
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int, pointer: int | None = None) -> bytes:
         into = ctypes.create_string_buffer(size)
         stream = ctypes.c_void_p(self.cuda_stream)
-        pointer = ctypes.c_uint64(self.pointer)
+        pointer = ctypes.c_uint64(self.pointer if pointer is None else pointer)
         self.call("cuMemcpyDtoHAsync_v2", into, pointer, ctypes.c_size_t(size), stream)
         self.call("cuStreamSynchronize", stream)
         return into.raw
@@ -52,6 +60,13 @@ class Device:
         self.call("cuStreamDestroy_v2", ctypes.c_void_p(self.cuda_stream))
         self.call("cuMemFree_v2", ctypes.c_uint64(self.pointer))
         self.call("cuDevicePrimaryCtxRelease_v2", 0)
+
+
+class Tensor:
+    """What a framework has."""
+
+    def __init__(self, interface: dict[str, object]) -> None:
+        self.__cuda_array_interface__ = interface
 
 
 def main() -> None:
@@ -66,6 +81,75 @@ def main() -> None:
             observation.copy_to(device, device)
             assert observation.device_pointer or not worker.pinned[0]
             return device.read(observation.nbytes)
+
+        def on_device(observation: Observation) -> DeviceArray:
+            assert worker.device_errors == (None,), worker.device_errors
+            array = observation.device
+            assert array is not None and array.nbytes == observation.nbytes
+            assert array.__dlpack_device__() == (2, 0)
+            return array
+
+        def ahead(observation: Observation) -> bytes:
+            assert device is not None
+            array = on_device(observation)
+            array.wait(device)
+            interface = array.__cuda_array_interface__
+            assert interface["stream"] == device.cuda_stream and interface["typestr"] == "|u1"
+            assert interface["shape"] == (array.nbytes,) and interface["data"] == (array.pointer, False)
+            return device.read(array.nbytes, array.pointer)
+
+        def array(observation: Observation) -> bytes:
+            assert device is not None
+            interface = on_device(observation).__cuda_array_interface__
+            assert interface["stream"] is None
+            return device.read(observation.nbytes, interface["data"][0])
+
+        def dlpack(observation: Observation) -> bytes:
+            assert device is not None
+            array = on_device(observation)
+            before = observation.views
+            capsule = array.__dlpack__(stream=device.cuda_stream, max_version=(1, 0))
+            assert observation.views == before + 1
+            seen = device.read(array.nbytes, array.pointer)
+            del capsule
+            assert observation.views == before
+            for stream in (None, 1, 2, -1):
+                array.__dlpack__(stream=stream)
+            return seen
+
+        kept: list[DeviceArray] = []
+
+        def held(observation: Observation) -> bytes:
+            assert device is not None
+            last = device.read(kept[0].nbytes, kept[0].pointer) if kept else b"none"
+            kept[:] = [on_device(observation)]
+            kept[0].wait(device)
+            return last
+
+        def back(observation: Observation) -> None:
+            assert device is not None
+            observation.copy_to(device, device)
+            size = observation.nbytes
+            tensor = Tensor({"data": (device.pointer, True), "shape": (size,), "typestr": "|i1"})
+            strided = Tensor({**tensor.__cuda_array_interface__, "strides": (2,)})
+            for wrong, error in ((strided, ValueError), (object(), TypeError)):
+                # One that was taken would be the answer, and the one below a second.
+                with contextlib.suppress(error):
+                    observation.answer(wrong)  # type: ignore[arg-type]
+            observation.answer(tensor, device)
+
+        def named(observation: Observation) -> Tensor:
+            assert device is not None
+            observation.copy_to(device, device)
+            interface = {"data": (device.pointer, False), "shape": (observation.nbytes,)}
+            return Tensor({**interface, "typestr": "|u1", "stream": device.cuda_stream})
+
+        def fallback(observation: Observation) -> bytes:
+            assert device is not None
+            assert observation.device is None
+            observation.copy_to(device, device)
+            errors = json.dumps(worker.device_errors).encode()
+            return errors if observation.nbytes == 1 else device.read(observation.nbytes)
 
         def late(observation: Observation) -> bytes:
             nonlocal before
@@ -95,8 +179,9 @@ def main() -> None:
             return json.dumps(said).encode()
 
         try:
-            worker.serve({"echo": echo, "late": late, "state": state}[sys.argv[1]])
+            worker.serve(locals()[sys.argv[1]])
         finally:
+            kept.clear()
             if device is not None:
                 device.close()
 

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 import pytest
 
@@ -40,6 +40,19 @@ class Machine:
             *("env", f"LD_LIBRARY_PATH={self.directory}", f"SIMULATED_CUDA={config}"),
             *(f"SIMULATED_CUDA_REPORT={self.report}", sys.executable, WORKER, what, *arguments),
         ]
+
+    def gpu(self, config: str = "devices=1") -> dict[str, Any]:
+        """A sidecar on this machine. Locks of GPUs are the user's, not the test's."""
+        config = f"seed={os.getpid() % 199};{config}"
+        environment = {
+            "LD_LIBRARY_PATH": str(self.directory),
+            "SIMULATED_CUDA": config,
+            "SIMULATED_CUDA_REPORT": str(self.report),
+        }
+        return {"gpu": "0", "environment": environment}
+
+    def worker(self, what: str, config: str = "devices=1", *arguments: str) -> list[str]:
+        return self.command(what, f"seed={os.getpid() % 199};{config}", *arguments)
 
     def check(self) -> str:
         """No process did with the driver what it must not, or left anything behind; what was called."""
@@ -148,3 +161,91 @@ def test_without_asking_there_is_no_gpu(played: tuple[Rig, sidecar.Worker]) -> N
         observation.answer(b"action")
     with pytest.raises(ValueError, match="pin is -1"):
         sidecar.Worker(rig.shm, pin=-1)
+
+
+@pytest.mark.parametrize("way", ["ahead", "array", "dlpack"])
+def test_an_observation_is_on_the_device_when_it_is_taken(
+    make_rig: Callable[..., Rig], machine: Machine, way: str
+) -> None:
+    flags = ("--device-copy", "--action-bytes", "1048576")
+    rig = make_rig(*flags, command=machine.worker(way), **machine.gpu())
+    start(rig)
+    for step in range(6):
+        for size in (1, 4096, 131_072, 700_000):
+            row = bytes((at * 7 + size + step) % 251 for at in range(251))
+            payload = (row * (size // 251 + 1))[:size]
+            assert ask(rig, payload) == payload
+    assert rig.end() == 0, rig.output()
+    said = machine.check()
+    assert "cuIpcOpenMemHandle_v2 1" in said and "cuIpcCloseMemHandle 1" in said, said
+
+
+def test_an_array_on_the_device_keeps_its_slot_after_the_answer(
+    make_rig: Callable[..., Rig], machine: Machine
+) -> None:
+    rig = make_rig("--device-copy", command=machine.worker("held"), **machine.gpu())
+    start(rig)
+    assert ask(rig, b"\0" * 50_000) == b"none"
+    for step in range(1, 12):
+        assert ask(rig, bytes([step]) * 50_000) == bytes([step - 1]) * 50_000
+    assert rig.end() == 0, rig.output()
+    machine.check()
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ("ipc=off", "CUDA_ERROR_NOT_SUPPORTED"),
+        ("fail=cuIpcOpenMemHandle_v2:201", "run both in one container"),
+        ("fail=cuIpcOpenEventHandle:400", "cuIpcOpenEventHandle"),
+    ],
+)
+def test_what_keeps_a_worker_from_the_array_is_said_and_the_slot_is_there(
+    make_rig: Callable[..., Rig], machine: Machine, config: str, says: str
+) -> None:
+    rig = make_rig("--device-copy", command=machine.worker("fallback", config), **machine.gpu())
+    start(rig)
+    payload = bytes(range(256)) * 200
+    assert ask(rig, payload) == payload
+    assert says in json.loads(ask(rig, b"?"))[0]
+    assert rig.end() == 0, rig.output()
+    assert says in rig.output(), "the log names it"
+    machine.check()
+
+
+def test_without_device_copy_there_is_no_array_and_no_complaint(
+    make_rig: Callable[..., Rig], machine: Machine
+) -> None:
+    rig = make_rig(command=machine.worker("fallback"), **machine.gpu())
+    start(rig)
+    assert ask(rig, b"payload") == b"payload"
+    assert json.loads(ask(rig, b"?")) == [None]
+    assert rig.end() == 0, rig.output()
+    machine.check()
+
+
+def test_a_successor_of_the_sidecar_copies_to_an_array_of_its_own(
+    make_rig: Callable[..., Rig], machine: Machine
+) -> None:
+    rig = make_rig("--device-copy", command=machine.worker("ahead"), **machine.gpu())
+    start(rig)
+    assert ask(rig, b"before" * 9000) == b"before" * 9000
+    rig.restart()
+    # The session goes on.
+    for step in range(3):
+        assert ask(rig, bytes([step]) * 60_000) == bytes([step]) * 60_000
+    assert rig.end() == 0, rig.output()
+    machine.check()
+
+
+@pytest.mark.parametrize("way", ["back", "named"])
+def test_an_action_on_the_device_is_copied_back_and_sent(
+    make_rig: Callable[..., Rig], machine: Machine, way: str
+) -> None:
+    rig = make_rig(command=machine.worker(way), **machine.gpu())
+    start(rig)
+    for size in (1, 4096, 60_000):
+        payload = bytes((at * 3 + size) % 256 for at in range(size))
+        assert ask(rig, payload) == payload
+    assert rig.end() == 0, rig.output()
+    machine.check()

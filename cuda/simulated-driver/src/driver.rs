@@ -35,6 +35,14 @@ pub(crate) unsafe fn write_text(into: *mut c_char, length: usize, text: &str) ->
     Ok(())
 }
 
+/// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD` are the default stream here.
+fn handle(stream: CUstream) -> usize {
+    match stream.addr() {
+        1 | 2 => 0,
+        handle => handle,
+    }
+}
+
 /// Writes a result.
 ///
 /// # Safety
@@ -230,11 +238,11 @@ driver! {
     }
 
     Context fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, length: usize, stream: CUstream) |state| {
-        state.copy_to_device(to, from.expose_provenance(), length, stream.addr())
+        state.copy_to_device(to, from.expose_provenance(), length, handle(stream))
     }
 
     Context fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, length: usize, stream: CUstream) |state| {
-        state.copy_to_host(to.expose_provenance(), from, length, stream.addr())
+        state.copy_to_host(to.expose_provenance(), from, length, handle(stream))
     }
 
     Context fn cuStreamCreate(stream: *mut CUstream, _flags: c_uint) |state| {
@@ -244,19 +252,19 @@ driver! {
     }
 
     Context fn cuStreamDestroy_v2(stream: CUstream) |state| {
-        state.destroy_stream(stream.addr())
+        state.destroy_stream(handle(stream))
     }
 
     Context fn cuStreamQuery(stream: CUstream) |state| {
-        state.query_stream(stream.addr())
+        state.query_stream(handle(stream))
     }
 
     Context fn cuStreamSynchronize(stream: CUstream) |state| {
-        state.finish_stream(stream.addr(), "cuStreamSynchronize")
+        state.finish_stream(handle(stream), "cuStreamSynchronize")
     }
 
     Context fn cuStreamWaitEvent(stream: CUstream, event: CUevent, _flags: c_uint) |state| {
-        state.wait(stream.addr(), event.addr())
+        state.wait(handle(stream), event.addr())
     }
 
     Context fn cuEventCreate(event: *mut CUevent, flags: c_uint) |state| {
@@ -270,7 +278,7 @@ driver! {
     }
 
     Context fn cuEventRecord(event: CUevent, stream: CUstream) |state| {
-        state.record(event.addr(), stream.addr())
+        state.record(event.addr(), handle(stream))
     }
 
     Context fn cuEventQuery(event: CUevent) |state| {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sidecar_core::agent::HEADROOM;
+use sidecar_core::record::ToSidecar;
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::{AgentId, Epoch};
 use sidecar_cuda::device::{DeviceMemory, OwnedStream};
@@ -190,16 +191,36 @@ impl Side {
     }
 
     /// Takes all that the worker said; what was answered counts as sent.
-    pub(crate) fn take(&mut self) {
+    pub(crate) fn take(&mut self) -> Vec<Said> {
+        let mut all = Vec::new();
         while let Some(said) = self.owner.poll_worker().unwrap() {
-            if let FromWorker::Action { sequence, .. } = said {
-                self.owner.finish_action();
-                self.owner.journal().action_started(sequence);
-                self.owner.journal().action_sent(sequence);
-                self.owner.answered(sequence);
+            match said {
+                FromWorker::Action { sequence, base, length, .. } => {
+                    let mut action = vec![0; length as usize];
+                    // SAFETY: the owner has checked that the bytes lie in an action slot, ours until it is finished.
+                    unsafe { core::ptr::copy_nonoverlapping(base, action.as_mut_ptr(), action.len()) };
+                    self.owner.finish_action();
+                    self.owner.journal().action_started(sequence);
+                    self.owner.journal().action_sent(sequence);
+                    self.owner.answered(sequence);
+                    all.push(Said::Action(action));
+                }
+                FromWorker::Record { record: ToSidecar::Failed { sequence, message }, .. } => {
+                    self.owner.answered(sequence);
+                    all.push(Said::Failed(message.as_str().to_owned()));
+                }
+                FromWorker::Record { .. } => {}
             }
         }
+        all
     }
+}
+
+/// What a worker said of an observation.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Said {
+    Action(Vec<u8>),
+    Failed(String),
 }
 
 /// Waits for a condition, under a watchdog.

@@ -26,7 +26,7 @@ from ._errors import (
     StateError,
 )
 from ._events import Drain, Session, SessionClosed, SessionOpened, SidecarGone, Warmup
-from ._native import Observation, Reservation, __version__
+from ._native import DeviceArray, Observation, Reservation, __version__
 from ._worker import Worker
 
 if TYPE_CHECKING:
@@ -38,8 +38,14 @@ if TYPE_CHECKING:
         def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
         def __dlpack_device__(self) -> tuple[Any, int]: ...
 
+    class DeviceTensor(Protocol):
+        """An array on a GPU: torch.Tensor, cupy.ndarray, ..."""
+
+        @property
+        def __cuda_array_interface__(self) -> dict[str, Any]: ...
+
     #: What an action may be.
-    Payload = Union[bytes, Buffer, Tensor, Reservation]
+    Payload = Union[bytes, Buffer, Tensor, DeviceTensor, Reservation]
 else:
     # For annotations; the buffer protocol has no name in Python before 3.12.
     Payload = Any
@@ -50,6 +56,7 @@ __all__ = [
     "AttachError",
     "Code",
     "Detached",
+    "DeviceArray",
     "Drain",
     "Ended",
     "NoSidecar",

@@ -18,11 +18,17 @@ class Observation:
     observation was answered and no view of it is left.
     """
 
-    def answer(self, action: Payload) -> None:
+    def answer(self, action: Payload, stream: Any = None) -> None:
         """Sends the action, and gives the slot back once no view of it is left.
 
+        One that lies on the GPU (`__cuda_array_interface__`: torch, CuPy) is copied back first, behind all that is on
+        `stream`: a number, a stream of torch or CuPy, the one that the array names, or the default stream. That is
+        waited for. For any other action `stream` means nothing.
+
         :raises ActionTooLarge: it does not fit an action slot.
-        :raises TypeError: not bytes, a buffer, or a tensor on the CPU.
+        :raises TypeError: not bytes, a buffer, or a tensor.
+        :raises ValueError: an array on the GPU with gaps.
+        :raises StateError: it lies on the GPU, and the worker has none, or the driver refused.
         :raises RuntimeError: it was answered already, the worker is closed, or this is a forked child.
         """
     def reserve(self, nbytes: int) -> Reservation:
@@ -53,6 +59,12 @@ class Observation:
     @property
     def device_pointer(self) -> int | None:
         """Where a kernel on the GPU sees the payload; `None` if the slots are not page-locked."""
+    @property
+    def device(self) -> DeviceArray | None:
+        """The payload on the GPU, where a sidecar with `--device-copy` has copied it already.
+
+        `None` if it has not, or if this worker cannot use it: `Worker.device_errors`. It counts as a view.
+        """
     @property
     def payload(self) -> memoryview:
         """The payload, where it was received. Read-only."""
@@ -119,6 +131,38 @@ class Observation:
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 @final
+class DeviceArray:
+    """A payload on the GPU: `torch.from_dlpack(obs.device)`, `cupy.asarray(obs.device)`.
+
+    It may still be arriving. DLPack has the consumer's stream wait for it; `__cuda_array_interface__` waits here, unless
+    `wait` has told a stream to. It lies there until the observation was answered or released and no array of it is left,
+    and as long as its sidecar lives. Work that reads it may run on then only if `Observation.used_by` was told of it.
+    """
+
+    def wait(self, stream: Any = None) -> None:
+        """What is put on this stream from now on starts when the bytes are there. Does not wait.
+
+        :raises StateError: the driver refused.
+        """
+    @property
+    def pointer(self) -> int:
+        """Where its first byte lies."""
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it has."""
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+@final
 class Reservation:
     """An action slot, written in place: `np.frombuffer(reservation, dtype)[:] = ...`.
 
@@ -168,6 +212,7 @@ class Workers:
     def action_bytes(self) -> list[int]: ...
     def observation_memory(self) -> list[tuple[int, int, int]]: ...
     def pin_states(self) -> list[tuple[bool, str | None]]: ...
+    def device_states(self) -> list[str | None]: ...
     def attached(self) -> list[bool]: ...
     def close(self) -> None: ...
     @property

@@ -39,7 +39,8 @@ class Worker:
     :param orphan_grace: seconds to look for a new sidecar when the last one died.
     :param stay: wait for the next sidecar also when one has ended in order.
     :param pin: page-lock the slots for the GPU: `True`, or the number that CUDA gives the device in this process. What
-        keeps them from it is logged and stands in `pin_errors`; the worker goes on, its copies are slower.
+        keeps them from it is logged and stands in `pin_errors`; the worker goes on, its copies are slower. With it
+        `Observation.device` is there, where the sidecar copies to this GPU; `device_errors` says why not.
     :param on_warmup: called once, before the first session: load the model, run it once.
     :param on_open: called with the `Session` that opened, before its first observation.
     :param on_close: called with the `Session` that is over.
@@ -92,6 +93,9 @@ class Worker:
         for source, error in enumerate(self.pin_errors):
             if error is not None:
                 log.warning("the slots of %s: %s", self.paths[source], error)
+        for source, error in enumerate(self.device_errors):
+            if error is not None:
+                log.warning("%s: %s", self.paths[source], error)
 
     # What comes
 
@@ -360,6 +364,11 @@ class Worker:
     def pin_errors(self) -> tuple[str | None, ...]:
         """Why they are not, where that was asked for."""
         return tuple(error for _, error in self._native.pin_states())
+
+    @property
+    def device_errors(self) -> tuple[str | None, ...]:
+        """Why `Observation.device` is `None` though the sidecar copies to a GPU (`--device-copy`)."""
+        return tuple(self._native.device_states())
 
     @property
     def closed(self) -> bool:
