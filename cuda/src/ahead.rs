@@ -30,7 +30,7 @@ use crate::ipc::{SharedEvent, memory_handle};
 use crate::pin::{PageLock, PinError};
 
 /// So many bytes are copied at once while more are coming. To be chosen by measurement on a GPU, which has not been made
-/// (`cargo xtask gpu-test --only ahead` does it): small enough for the copy of the last part to be short, large enough for
+/// (`cargo xtask gpu-test --only rates` does it): small enough for the copy of the last part to be short, large enough for
 /// its start not to count.
 pub const PART: u32 = 128 << 10;
 
@@ -64,6 +64,7 @@ pub struct AheadCopier {
     lock: PageLock,
     context: Arc<Context>,
     slots: DeviceSlots,
+    part: u32,
     begun: Option<Begun>,
     state: State,
 }
@@ -113,7 +114,21 @@ impl AheadCopier {
             memory: memory_handle(&context, &ring).map_err(AheadError::NoIpc)?,
             event: event.handle().map_err(AheadError::NoIpc)?,
         });
-        Ok(Self { stream, event, ring, lock, context, slots, begun: None, state: State::Works })
+        let state = State::Works;
+        Ok(Self { stream, event, ring, lock, context, slots, part: PART, begun: None, state })
+    }
+
+    /// Copies parts of another size than [`PART`], for measurements.
+    pub const fn set_part(&mut self, bytes: u32) {
+        self.part = bytes;
+    }
+
+    /// Waits until everything that was given to it so far is on the device, for measurements.
+    ///
+    /// # Errors
+    /// What went wrong with it.
+    pub fn wait(&self) -> Result<(), CallError> {
+        self.stream.synchronize()
     }
 
     /// Bytes of the ring on the device.
@@ -124,7 +139,7 @@ impl AheadCopier {
     /// `filled` bytes of a message whose first byte came then lie in the slot where they stay.
     pub fn landed(&mut self, slot: SlotIndex, first_byte: Instant, filled: u32) {
         let copied = self.copied(slot, first_byte);
-        if filled.saturating_sub(copied) >= PART {
+        if filled.saturating_sub(copied) >= self.part {
             self.copy(slot, first_byte, copied, filled);
         }
     }
@@ -132,7 +147,7 @@ impl AheadCopier {
     /// So many bytes shall be received at once where more are known to come: else all of them land together. `None`: as
     /// many as there are, since nothing is copied.
     pub const fn most(&self) -> Option<u32> {
-        if self.works() { Some(PART) } else { None }
+        if self.works() { Some(self.part) } else { None }
     }
 
     /// The message that was arriving does not come any more.

@@ -21,14 +21,14 @@ pub(crate) const STEPS: &[Step<Context>] = &[
     },
     Step {
         name: "device",
-        title: "page-locking, copies and slots on a real GPU",
+        title: "page-locking, copies, slots, and what is copied ahead for another process, on a real GPU",
         needs: &["gpus"],
         leftovers: Leftovers::AFailure,
         run: device,
     },
     Step {
         name: "rates",
-        title: "copies out of page-locked slots, beside plain ones and the bus's limit",
+        title: "copies out of page-locked slots, beside plain ones and the bus's limit, and ahead of the last byte",
         needs: &["gpus"],
         leftovers: Leftovers::AFailure,
         run: rates,

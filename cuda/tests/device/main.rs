@@ -5,13 +5,20 @@
 #[expect(dead_code, reason = "the region is what is needed of it; the driver here is the real one")]
 mod simulated;
 
+use std::process::Command;
 use std::sync::Arc;
 
+use sidecar_cuda::ahead::{AheadCopier, PART};
+use sidecar_cuda::device::read_back;
 use sidecar_cuda::discovery::Inventory;
 use sidecar_cuda::driver::Driver;
 use sidecar_cuda::pin::{PageLock, Pin, PinError};
 use sidecar_cuda::worker::PinnedWorker;
-use simulated::{GEOMETRY, SOON, Side, device, lent, observation};
+use sidecar_shm::clock;
+use sidecar_shm::layout::Geometry;
+use sidecar_shm::slots::Copied;
+use sidecar_shm::worker::{AttachOptions, Worker};
+use simulated::{GEOMETRY, SOON, Said, Side, device, lent, observation, until};
 
 /// The driver of this machine, or `None` with the reason told.
 fn driver() -> Option<Driver> {
@@ -92,6 +99,81 @@ fn payloads_arrive_on_the_device_whatever_is_received_into_their_slots_after() {
         let mut arrived = vec![0; 16_384];
         memory.read(&mut arrived, &stream).unwrap();
         assert!(arrived == payload, "round {round}");
+    }
+}
+
+/// Names the region to the worker below; absent when somebody runs all ignored tests by hand.
+const REGION: &str = "SIDECAR_CUDA_TEST_REGION";
+const LARGE: Geometry =
+    Geometry { observation_slots: 2, observation_bytes: 8 * PART, action_slots: 4, action_bytes: 4096 };
+
+#[test]
+fn what_is_copied_ahead_is_read_on_the_device_by_another_process() {
+    let Some(driver) = driver() else { return };
+    let mut side = Side::of(&LARGE);
+    let mut copier = AheadCopier::with(driver, 0, &side.owner).unwrap();
+    let mut worker = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "another_process", "--ignored", "--nocapture", "--test-threads=1"])
+        .env(REGION, side.owner.path())
+        .spawn()
+        .unwrap();
+    until(|| {
+        side.serve();
+        side.owner.live_seat()
+    });
+    for round in 0..100_u32 {
+        let slot = until(|| side.owner.claim_slot());
+        // Half a part more in each round, so that ends lie everywhere.
+        let length = (PART / 2 * (round % 16) + round + 1) as usize;
+        let payload: Vec<u8> = (0..length).map(|at| (at as u32 ^ at as u32 >> 8 ^ round) as u8).collect();
+        let begun = clock::now();
+        for (index, part) in payload.chunks(100_000).enumerate() {
+            side.receive(slot, index * 100_000, part);
+            copier.landed(slot, begun, u32::try_from(index * 100_000 + part.len()).unwrap());
+        }
+        assert_eq!(copier.finish(slot, begun, u32::try_from(length).unwrap()), Copied::Yes);
+        side.owner.set_copied(slot, Copied::Yes);
+        side.publish(slot, length, begun);
+        let said = until(|| {
+            assert!(worker.try_wait().unwrap().is_none(), "the other process has ended");
+            side.take().pop()
+        });
+        assert_eq!(said, Said::Action(b"as sent".to_vec()), "round {round}");
+    }
+    side.observe(b"end");
+    assert!(worker.wait().unwrap().success());
+}
+
+/// Compares what lies on the device with what lies in the slot, and says so from there.
+#[test]
+#[ignore = "run by the test above, in a process of its own"]
+fn another_process() {
+    let Some(path) = std::env::var_os(REGION) else { return };
+    let worker = Worker::attach(path.as_ref(), &AttachOptions::default()).unwrap();
+    let mut worker = PinnedWorker::of(worker, Pin::with(Driver::open().unwrap(), 0));
+    assert_eq!((worker.trouble(), worker.ring_trouble()), (None, None));
+    let context = Arc::clone(worker.pin().unwrap().context());
+    let (memory, stream) = device(&worker);
+    for round in 0.. {
+        let lent = lent(&mut worker);
+        if lent.payload() == b"end" {
+            break;
+        }
+        let arrival = lent.arrival().expect("it lies on the device").clone();
+        if round % 2 == 0 {
+            arrival.hold_back(stream.stream()).unwrap()
+        } else {
+            arrival.wait().unwrap()
+        }
+        let mut seen = vec![0; arrival.len()];
+        // SAFETY: the arrival has as many bytes, and like the stream it lives.
+        unsafe { read_back(&context, arrival.address(), &mut seen, stream.stream()) }.unwrap();
+        let said = if seen == lent.payload() { b"as sent" } else { b"other  " };
+        let mut fence = worker.pin().unwrap().fence();
+        // SAFETY: both live until the answer below has waited for the stream.
+        unsafe { fence.copy(said, memory.start(), stream.stream()) }.unwrap();
+        // SAFETY: as above.
+        unsafe { worker.answer_from_device(lent, memory.start(), 7, stream.stream()) }.unwrap();
     }
 }
 

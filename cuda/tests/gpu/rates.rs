@@ -21,7 +21,7 @@ fn every_row_is_measured_and_the_driver_has_nothing_to_complain_of() {
     assert!(ran.status.success(), "{said}{talk}");
     assert!(talk.contains("no figure below says anything"), "{talk}");
     let rows = |name: &str| said.lines().filter(|line| line.starts_with(&format!("{{\"{name}\":"))).count();
-    assert_eq!((rows("rate"), rows("latency")), (7, 3), "{said}");
+    assert_eq!((rows("rate"), rows("latency"), rows("ahead")), (7, 3, 15), "{said}");
     let report = std::fs::read_to_string(report).unwrap();
     let wrongs: Vec<_> = report.lines().filter(|line| !line.contains(" calls: ")).collect();
     assert!(wrongs.is_empty(), "{wrongs:?}");
