@@ -47,7 +47,7 @@
 #define sidecar_ABI_MAJOR 0
 
 // Version of the binary interface: changes with it only add.
-#define sidecar_ABI_MINOR 2
+#define sidecar_ABI_MINOR 3
 
 // Done.
 #define sidecar_OK 0
@@ -912,6 +912,26 @@ int32_t sidecar_observation_copy_to_device(struct sidecar_observation *observati
 //
 // Errors: `sidecar_ERR_STATE`, the worker has no GPU; `sidecar_ERR_SYSTEM`, the driver refused.
 int32_t sidecar_observation_used_by_device(struct sidecar_observation *observation, void *stream);
+
+// Why observations of region `member` are not found on the GPU (`sidecar_observation_get_arrival`), though its sidecar
+// copies them there (`--device-copy`); its status is `sidecar_ERR_SYSTEM`. `sidecar_NOTHING`: they are, or it copies none.
+int32_t sidecar_worker_get_arrival_failure(struct sidecar_worker *worker,
+                                           uint32_t member,
+                                           struct sidecar_failure *failure);
+
+// Where the payload lies on the GPU already, copied there by a sidecar with `--device-copy`. `sidecar_NOTHING`: it does
+// not, or not where this worker can see it; it wants `sidecar_WORKER_PIN`. It may still be arriving: see
+// `sidecar_observation_hold_back`. Borrowed: until the observation is answered or released, and as long as its
+// sidecar lives. Work that reads it then has to be named to `sidecar_observation_used_by_device`.
+int32_t sidecar_observation_get_arrival(const struct sidecar_observation *observation,
+                                        uint64_t *address);
+
+// What is put on this stream from now on (NULL: the default stream) starts when the payload has arrived on the
+// GPU. Does not wait.
+//
+// Errors: `sidecar_ERR_STATE`, it does not lie there; `sidecar_ERR_SYSTEM`, the driver refused.
+int32_t sidecar_observation_hold_back(const struct sidecar_observation *observation,
+                                      void *stream);
 
 // Size in bytes and alignment of the memory that an agent lives in.
 //

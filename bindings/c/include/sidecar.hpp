@@ -131,6 +131,17 @@ public:
         const auto status = detail::check(sidecar_observation_get_device_address(handle_.get(), &address));
         return status == sidecar_OK ? std::optional<std::uint64_t>(address) : std::nullopt;
     }
+    /// Where the payload lies on the GPU already (--device-copy), behind hold_back(); none if it does not. Borrowed, as
+    /// payload() is, and only as long as the sidecar lives.
+    std::optional<std::uint64_t> arrival() const {
+        std::uint64_t address = 0;
+        const auto status = detail::check(sidecar_observation_get_arrival(handle_.get(), &address));
+        return status == sidecar_OK ? std::optional<std::uint64_t>(address) : std::nullopt;
+    }
+    /// What is put on this stream from now on starts when it has arrived.
+    void hold_back(void *stream = nullptr) const {
+        detail::check(sidecar_observation_hold_back(handle_.get(), stream));
+    }
     /// Without waiting, on any thread. False: no room; it is still here.
     bool try_answer(Bytes action) {
         const auto status = sidecar_observation_try_answer(handle_.get(), action.data, action.size);
@@ -277,6 +288,15 @@ public:
         auto info = detail::sized<sidecar_worker_info>();
         check(sidecar_worker_get_info(handle_.get(), member, &info));
         return info;
+    }
+
+    /// Why observations are not found on the GPU, though the sidecar copies them there; none: they are, or it copies none.
+    std::optional<std::string> arrival_failure(std::uint32_t member = 0) {
+        auto why = detail::sized<sidecar_failure>();
+        if (check(sidecar_worker_get_arrival_failure(handle_.get(), member, &why)) != sidecar_OK) {
+            return std::nullopt;
+        }
+        return std::string(why.text, why.text_len);
     }
 
     /// Why the slots are not page-locked, though sidecar_WORKER_PIN asked for it; none: they are, or nobody asked.

@@ -103,6 +103,68 @@ pub unsafe extern "C" fn sidecar_observation_used_by_device(
     })
 }
 
+/// Why observations of region `member` are not found on the GPU (`sidecar_observation_get_arrival`), though its sidecar
+/// copies them there (`--device-copy`); its status is `ERR_SYSTEM`. `NOTHING`: they are, or it copies none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sidecar_worker_get_arrival_failure(
+    worker: *mut Marked<Worker>,
+    member: u32,
+    failure: *mut Failure,
+) -> i32 {
+    // SAFETY: the caller keeps the header's rules for pointers.
+    let border = unsafe { Border::new() };
+    border.handle(worker, |worker| {
+        let out = border.place(failure)?;
+        let (at, _) = worker.member(member)?;
+        match worker.pinned.get(at).and_then(Pinned::ring_trouble) {
+            None => Ok(NOTHING),
+            Some(error) => {
+                out.fill(&Why::ring(at, error).cross());
+                Ok(OK)
+            }
+        }
+    })
+}
+
+/// Where the payload lies on the GPU already, copied there by a sidecar with `--device-copy`. `NOTHING`: it does
+/// not, or not where this worker can see it; it wants `sidecar_WORKER_PIN`. It may still be arriving: see
+/// `sidecar_observation_hold_back`. Borrowed: until the observation is answered or released, and as long as its
+/// sidecar lives. Work that reads it then has to be named to `sidecar_observation_used_by_device`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sidecar_observation_get_arrival(
+    observation: *const Marked<Observation>,
+    address: *mut u64,
+) -> i32 {
+    // SAFETY: the caller keeps the header's rules for pointers.
+    let border = unsafe { Border::new() };
+    border.handle_const(observation, |observation| {
+        let out = border.out(address)?;
+        Ok(observation.arrival.as_ref().map_or(NOTHING, |arrival| {
+            out.set(arrival.address());
+            OK
+        }))
+    })
+}
+
+/// What is put on this stream from now on (NULL: the default stream) starts when the payload has arrived on the
+/// GPU. Does not wait.
+///
+/// Errors: `ERR_STATE`, it does not lie there; `ERR_SYSTEM`, the driver refused.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sidecar_observation_hold_back(
+    observation: *const Marked<Observation>,
+    stream: *mut c_void,
+) -> i32 {
+    // SAFETY: the caller keeps the header's rules for pointers.
+    let border = unsafe { Border::new() };
+    border.handle_const(observation, |observation| {
+        let arrival = observation.arrival.as_ref().ok_or(ERR_STATE)?;
+        // SAFETY: the caller says that it is a stream, and that it lives until the device is done.
+        let stream = unsafe { Stream::from_raw(stream.expose_provenance()) };
+        arrival.hold_back(stream).map_or(Err(ERR_SYSTEM), |()| Ok(OK))
+    })
+}
+
 fn on(fence: &mut Option<Fence>, stream: *mut c_void) -> Checked<(&mut Fence, Stream)> {
     // SAFETY: the caller says that it is a stream, and that it lives until the device is done.
     let stream = unsafe { Stream::from_raw(stream.expose_provenance()) };

@@ -10,6 +10,7 @@ use sidecar_c_agent::status::{
     ERR_REFUSED, ERR_REGION, ERR_REPLACED, ERR_SYSTEM,
 };
 use sidecar_cuda::pin::PinError;
+use sidecar_cuda::ring::RingError;
 use sidecar_shm::worker::{AttachError, WorkerError};
 
 /// Why something did not work.
@@ -72,6 +73,11 @@ impl Why {
 
     /// Why slots are not page-locked.
     pub(crate) fn pin(member: usize, error: &PinError) -> Self {
+        Self { status: ERR_SYSTEM, member: number(member), pid: 0, text: error.to_string() }
+    }
+
+    /// Why a sidecar's ring on the device is of no use.
+    pub(crate) fn ring(member: usize, error: &RingError) -> Self {
         Self { status: ERR_SYSTEM, member: number(member), pid: 0, text: error.to_string() }
     }
 

@@ -8,6 +8,8 @@ use sidecar_c_agent::border::{Border, Kind, Marked, Versioned};
 use sidecar_c_agent::fence::{Checked, fence};
 use sidecar_c_agent::status::{ERR_BUG, GONE, OK};
 use sidecar_cuda::fence::Fence;
+use sidecar_cuda::pinned::Pinned;
+use sidecar_cuda::ring::Arrival;
 use sidecar_shm::worker::Observation as Shm;
 
 use crate::failure::number;
@@ -62,6 +64,8 @@ unsafe impl Versioned for ObservationView {
 pub struct Observation {
     /// What a GPU does with it; `None`: there is none, or nobody asked for one. Dropped first: it waits.
     pub(crate) fence: Option<Fence>,
+    /// Where it lies on that GPU already.
+    pub(crate) arrival: Option<Arrival>,
     /// Absent only inside of a call that gives it away.
     pub(crate) shm: Option<Shm>,
     pub(crate) member: usize,
@@ -93,11 +97,12 @@ impl Observation {
 /// Makes a handle of it.
 pub(crate) fn give_out(
     shm: Shm,
-    fence: Option<Fence>,
+    pinned: &Pinned,
     member: usize,
     token: &Arc<()>,
 ) -> *mut Marked<Observation> {
-    give(Observation { fence, shm: Some(shm), member, token: Arc::clone(token) })
+    let (fence, arrival) = (pinned.fence(), pinned.arrival(&shm));
+    give(Observation { fence, arrival, shm: Some(shm), member, token: Arc::clone(token) })
 }
 
 /// Looks at an observation: its payload, where it was received, and what is known about it.

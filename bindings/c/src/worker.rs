@@ -474,8 +474,7 @@ fn tell(worker: &Worker, member: usize, told: Option<Event>, out: Place<WorkerEv
         }
         Some(Event::Observation(seen)) => {
             event.epoch = seen.epoch().0;
-            event.observation =
-                observation::give_out(seen, worker.pinned[member].fence(), member, &worker.token);
+            event.observation = observation::give_out(seen, &worker.pinned[member], member, &worker.token);
             WORKER_EVENT_OBSERVATION
         }
         Some(Event::Drain) => WORKER_EVENT_DRAIN,

@@ -16,17 +16,19 @@ use sidecar_c::failure::Failure;
 use sidecar_c::observation::*;
 use sidecar_c::status::*;
 use sidecar_c::worker::*;
+use sidecar_c_agent::border::Marked;
 use sidecar_core::agent::HEADROOM;
 use sidecar_core::tunnel::{AgentId, Epoch};
+use sidecar_cuda::ahead::AheadCopier;
 use sidecar_cuda::context::Context;
-use sidecar_cuda::device::{DeviceMemory, OwnedStream};
+use sidecar_cuda::device::{DeviceMemory, OwnedStream, read_back};
 use sidecar_cuda::driver::Driver;
 use sidecar_shm::attach::Listener;
 use sidecar_shm::clock;
 use sidecar_shm::layout::Geometry;
 use sidecar_shm::owner::{FromWorker, Owner};
 use sidecar_shm::region::{Identity, create};
-use sidecar_shm::slots::Observed;
+use sidecar_shm::slots::{Copied, Observed};
 
 /// One slot: each observation is received where the one before it was.
 const GEOMETRY: Geometry =
@@ -67,26 +69,48 @@ fn from_slots_that_could_not_be_locked_too() {
 }
 
 #[test]
+fn what_the_sidecar_copied_ahead_is_found_on_the_device() {
+    on("devices=1", "arrives");
+}
+
+#[test]
+fn what_cannot_be_found_there_is_said_and_copied_from_the_slot() {
+    on("fail=cuIpcOpenMemHandle_v2:201", "arrives_not");
+}
+
+#[test]
 fn without_a_device_it_is_said_and_the_worker_goes_on() {
     on("devices=0", "no_device");
 }
 
 /// A sidecar's side of a region, and the worker at it.
 struct Rig {
+    /// On a copy of the driver: another process to the worker's.
+    copier: Option<AheadCopier>,
     owner: Owner,
     _listener: Listener,
-    worker: *mut sidecar_c_agent::border::Marked<Worker>,
+    worker: *mut Marked<Worker>,
     _directory: tempfile::TempDir,
     sequence: u64,
 }
 
 impl Rig {
     fn new(flags: u32) -> Self {
+        Self::of(flags, Copied::No)
+    }
+
+    fn of(flags: u32, copied: Copied) -> Self {
         let directory = tempfile::Builder::new().prefix("sidecar-c-").tempdir_in("/dev/shm").unwrap();
         let path = directory.path().join("obs");
         let identity = Identity { job_endpoint_hash: [1; 32], agent: AgentId::new("agent").unwrap() };
         let mut owner = create(&path, &GEOMETRY, &identity, clock::now()).unwrap().owner;
         let listener = Listener::bind(&path).unwrap();
+        let copier = (copied == Copied::Yes).then(|| {
+            let driver = directory.path().join("libcuda.so.1");
+            let program = std::env::current_exe().unwrap();
+            std::fs::copy(program.with_file_name("libsimulated_cuda_driver.so"), &driver).unwrap();
+            AheadCopier::with(Driver::open_at(&driver).unwrap(), 0, &owner).unwrap()
+        });
         let path = path.to_str().unwrap().to_owned();
         let attaching = thread::spawn(move || {
             let size = size_of::<WorkerOptions>() as u32;
@@ -108,16 +132,19 @@ impl Rig {
             thread::yield_now();
         }
         let worker = core::ptr::with_exposed_provenance_mut(attaching.join().unwrap());
-        Self { owner, _listener: listener, worker, _directory: directory, sequence: 1 }
+        Self { copier, owner, _listener: listener, worker, _directory: directory, sequence: 1 }
     }
 
-    fn observe(&mut self, payload: &[u8]) -> *mut sidecar_c_agent::border::Marked<Observation> {
+    fn observe(&mut self, payload: &[u8]) -> *mut Marked<Observation> {
         let slot = self.owner.claim_slot().expect("the slot is free again");
         let start = self.owner.slot_base(slot).wrapping_add(HEADROOM as usize);
         unsafe { core::ptr::copy_nonoverlapping(payload.as_ptr(), start, payload.len()) };
         let (now, sequence) = (clock::now(), self.sequence);
         self.sequence += 1;
         let length = payload.len() as u32;
+        if let Some(copier) = &mut self.copier {
+            self.owner.set_copied(slot, copier.finish(slot, now, length));
+        }
         let seen = Observed { epoch: Epoch(1), sequence, length, first_byte: now, last_byte: now };
         self.owner.publish(slot, &seen);
         self.owner.deliver_pending();
@@ -128,7 +155,7 @@ impl Rig {
         event.observation
     }
 
-    fn answer(&mut self, observation: *mut sidecar_c_agent::border::Marked<Observation>) {
+    fn answer(&mut self, observation: *mut Marked<Observation>) {
         let status = unsafe { sidecar_worker_answer(self.worker, observation, b"action".as_ptr(), 6) };
         assert_eq!(status, OK);
         let mut actions = 0;
@@ -153,9 +180,16 @@ impl Rig {
 
     /// Why not.
     fn trouble(&self) -> Option<String> {
+        self.said(sidecar_worker_get_pin_failure)
+    }
+
+    fn said(
+        &self,
+        ask: unsafe extern "C" fn(*mut Marked<Worker>, u32, *mut Failure) -> i32,
+    ) -> Option<String> {
         let mut failure: Failure = unsafe { core::mem::zeroed() };
         failure.struct_size = size_of::<Failure>() as u32;
-        match unsafe { sidecar_worker_get_pin_failure(self.worker, 0, &mut failure) } {
+        match unsafe { ask(self.worker, 0, &mut failure) } {
             NOTHING => None,
             OK => {
                 assert_eq!(failure.status, ERR_SYSTEM);
@@ -168,6 +202,7 @@ impl Rig {
 }
 
 impl Drop for Rig {
+    /// The worker ends before the ring does.
     fn drop(&mut self) {
         assert_eq!(unsafe { sidecar_worker_close(self.worker) }, OK);
     }
@@ -234,4 +269,41 @@ fn no_device() {
     assert_eq!(unsafe { sidecar_observation_get_device_address(observation, &mut address) }, NOTHING);
     assert_eq!(unsafe { sidecar_observation_get_device_address(null(), &mut address) }, ERR_NULL);
     rig.answer(observation);
+}
+
+#[test]
+#[ignore = "run by the tests above, in a process of its own"]
+fn arrives() {
+    let mut rig = Rig::of(WORKER_PIN, Copied::Yes);
+    assert_eq!(rig.said(sidecar_worker_get_arrival_failure), None);
+    let context = Arc::new(Context::primary(Driver::open().unwrap(), 0).unwrap());
+    let stream = OwnedStream::new(Arc::clone(&context)).unwrap();
+    for round in 0..10_u8 {
+        let observation = rig.observe(&[round; 16_384]);
+        let mut address = 0;
+        assert_eq!(unsafe { sidecar_observation_get_arrival(observation, &mut address) }, OK);
+        assert_eq!(unsafe { sidecar_observation_hold_back(observation, stream.raw_handle()) }, OK);
+        let mut arrived = vec![0xEE; 16_384];
+        unsafe { read_back(&context, address, &mut arrived, stream.stream()) }.unwrap();
+        assert!(arrived.iter().all(|byte| *byte == round), "round {round}: {}", arrived[0]);
+        rig.answer(observation);
+    }
+    let observation = rig.observe(b"");
+    let mut address = 0;
+    assert_eq!(unsafe { sidecar_observation_get_arrival(observation, &mut address) }, NOTHING);
+    assert_eq!(unsafe { sidecar_observation_hold_back(observation, null_mut()) }, ERR_STATE);
+    rig.answer(observation);
+}
+
+#[test]
+#[ignore = "run by the tests above, in a process of its own"]
+fn arrives_not() {
+    let mut rig = Rig::of(WORKER_PIN, Copied::Yes);
+    let why = rig.said(sidecar_worker_get_arrival_failure);
+    assert!(why.is_some_and(|why| why.contains("run both in one container")));
+    let observation = rig.observe(&[1; 16_384]);
+    let mut address = 0;
+    assert_eq!(unsafe { sidecar_observation_get_arrival(observation, &mut address) }, NOTHING);
+    rig.answer(observation);
+    play(&mut rig);
 }

@@ -69,12 +69,16 @@ static uint64_t address;
     M(sidecar_worker_get_pin_failure(on.worker, 0, NULL), ERR_NULL)                                                    \
     M(sidecar_observation_get_device_address(on.observation, NULL), ERR_NULL)                                          \
     M(sidecar_observation_copy_to_device(NULL, 0, 0, NULL), ERR_NULL)                                                  \
+    M(sidecar_worker_get_arrival_failure(on.worker, 0, NULL), ERR_NULL)                                                \
+    M(sidecar_observation_get_arrival(on.observation, NULL), ERR_NULL)                                                 \
+    M(sidecar_observation_hold_back(NULL, NULL), ERR_NULL)                                                             \
     /* Numbers and lengths out of their range. */                                                                      \
     M(sidecar_worker_next(on.worker, -2, &event), ERR_VALUE)                                                           \
     M(sidecar_worker_ready(on.worker, 1), ERR_VALUE)                                                                   \
     M(sidecar_worker_ready(on.worker, UINT32_MAX), ERR_VALUE)                                                          \
     M(sidecar_worker_get_info(on.worker, 1, &info), ERR_VALUE)                                                         \
     M(sidecar_worker_get_pin_failure(on.worker, 1, &failure), ERR_VALUE)                                               \
+    M(sidecar_worker_get_arrival_failure(on.worker, 1, &failure), ERR_VALUE)                                           \
     M(sidecar_worker_answer(on.worker, on.observation, bytes, SIZE_MAX), ERR_LENGTH)                                   \
     M(sidecar_worker_failed(on.worker, on.observation, text, SIZE_MAX), ERR_LENGTH)                                    \
     M(sidecar_worker_failed(on.worker, on.observation, no_text, 1), ERR_TEXT)                                          \
