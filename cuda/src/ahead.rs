@@ -16,6 +16,7 @@
 
 use std::sync::Arc;
 
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use sidecar_core::time::Instant;
 use sidecar_shm::device::{DeviceRing, DeviceSlots};
 use sidecar_shm::owner::Owner;
@@ -24,7 +25,7 @@ use sidecar_shm::slots::{Copied, SlotIndex};
 use crate::code::CallError;
 use crate::context::Context;
 use crate::device::{AllocationError, DeviceMemory, OwnedStream};
-use crate::discovery::uuid_bytes;
+use crate::discovery::{attribute, uuid_bytes};
 use crate::driver::{Driver, Unavailable, call};
 use crate::ipc::{SharedEvent, memory_handle};
 use crate::pin::{PageLock, PinError};
@@ -33,6 +34,9 @@ use crate::pin::{PageLock, PinError};
 /// (`cargo xtask gpu-test --only rates` does it): small enough for the copy of the last part to be short, large enough for
 /// its start not to count.
 pub const PART: u32 = 128 << 10;
+
+/// `CU_COMPUTEMODE_EXCLUSIVE_PROCESS` (cuda.h).
+const EXCLUSIVE: i32 = 3;
 
 /// Why nothing is copied ahead.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -43,6 +47,11 @@ pub enum AheadError {
     /// The device gives this process no context, stream or event.
     #[error("the device refuses: {0}")]
     Refused(CallError),
+    /// A second process beside the worker is not let in.
+    #[error(
+        "the device lets one process in (exclusive compute mode), which has to be the worker; nvidia-smi -c DEFAULT lets more in"
+    )]
+    Exclusive,
     /// Copies would not be asynchronous.
     #[error(transparent)]
     NotLocked(PinError),
@@ -103,6 +112,11 @@ impl AheadCopier {
     /// As there.
     pub fn with(driver: Driver, device: i32, owner: &Owner) -> Result<Self, AheadError> {
         let refused = AheadError::Refused;
+        let mode =
+            attribute(&driver, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, device).map_err(refused)?;
+        if mode == EXCLUSIVE {
+            return Err(AheadError::Exclusive);
+        }
         let context = Arc::new(Context::primary(driver, device).map_err(refused)?);
         let lock = PageLock::new(Arc::clone(&context), owner.slot_memory()).map_err(AheadError::NotLocked)?;
         let slots = owner.device_slots();

@@ -1,12 +1,14 @@
 //! Memory and events of one process in another.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle};
+use sidecar_shm::clock;
 use sidecar_shm::device::HANDLE_BYTES;
 
-use crate::code::CallError;
-use crate::context::Context;
+use crate::code::{CallError, Code};
+use crate::context::{Context, Entered};
 use crate::device::{DeviceMemory, OwnedStream};
 use crate::driver::call;
 use crate::fence::Stream;
@@ -14,6 +16,9 @@ use crate::fence::Stream;
 /// `CU_EVENT_DISABLE_TIMING` and `CU_EVENT_INTERPROCESS` (cuda.h; the second wants the first). Who waits for it spins:
 /// what is waited for is a part's copy, which a wake-up would outlast.
 const FLAGS: u32 = 2 | 4;
+/// A part is copied within microseconds, and within milliseconds where the device is busy with others. A process that
+/// died over it never records the event.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, the only flag there is.
 const LAZY: u32 = 1;
 
@@ -72,18 +77,37 @@ impl SharedEvent {
         unsafe { call!(entered.driver(), cuEventRecord(self.event, stream.stream().raw())) }
     }
 
-    /// What is put on the stream from now on waits for the last record of it.
+    /// What is put on the stream from now on waits for the last record of it. Where that is reached already nothing is
+    /// put on the stream, which would wait for ever if the other process died a moment before.
     pub(crate) fn hold_back(&self, stream: Stream) -> Result<(), CallError> {
         let entered = self.context.enter()?;
+        if self.is_reached(&entered)? {
+            return Ok(());
+        }
         // SAFETY: the event lives, and the stream does by the promise of `Stream::from_raw`; 0 is the only flag.
         unsafe { call!(entered.driver(), cuStreamWaitEvent(stream.raw(), self.event, 0)) }
     }
 
-    /// Waits for the last record of it.
+    /// Waits for the last record of it, for as long as a process that lives can need.
     pub(crate) fn wait(&self) -> Result<(), CallError> {
         let entered = self.context.enter()?;
+        let started = clock::now();
+        while !self.is_reached(&entered)? {
+            if clock::now().since(started) > PATIENCE {
+                return Err(CallError { call: "cuEventQuery", code: Code::NOT_READY });
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    fn is_reached(&self, entered: &Entered<'_>) -> Result<bool, CallError> {
         // SAFETY: the event lives.
-        unsafe { call!(entered.driver(), cuEventSynchronize(self.event)) }
+        match unsafe { call!(entered.driver(), cuEventQuery(self.event)) } {
+            Ok(()) => Ok(true),
+            Err(error) if error.code == Code::NOT_READY => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 

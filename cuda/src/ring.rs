@@ -146,7 +146,7 @@ impl Arrival {
     /// Waits until the bytes are there.
     ///
     /// # Errors
-    /// What went wrong with the copy.
+    /// What went wrong with the copy; `CUDA_ERROR_NOT_READY` if the sidecar died over it.
     pub fn wait(&self) -> Result<(), CallError> {
         self.ring.event.wait()
     }

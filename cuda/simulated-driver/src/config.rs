@@ -13,6 +13,8 @@
 //! | `nvml` | `off`: NVML cannot be initialised | on |
 //! | `map` | `off`: the devices cannot map host memory | on |
 //! | `ipc` | `off`: nothing can be passed to another process | on |
+//! | `exclusive` | `on`: the devices let one process in | off |
+//! | `beat` | `off`: what another process waits for is done only if this one waits for it, too | on |
 //! | `mig` | `on`: the devices are MIG instances | off |
 //! | `fail` | `CALL[@N]:CODE[:deferred\|:sticky]`: the call gives this code, each time or only the Nth time | |
 
@@ -51,6 +53,8 @@ pub struct Config {
     pub nvml: bool,
     pub map: bool,
     pub ipc: bool,
+    pub exclusive: bool,
+    pub beat: bool,
     pub mig: bool,
     pub failing: Vec<Failing>,
 }
@@ -65,6 +69,8 @@ impl Default for Config {
             nvml: true,
             map: true,
             ipc: true,
+            exclusive: false,
+            beat: true,
             mig: false,
             failing: Vec::new(),
         }
@@ -88,6 +94,8 @@ impl Config {
                 "nvml" => config.nvml = value != "off",
                 "map" => config.map = value != "off",
                 "ipc" => config.ipc = value != "off",
+                "exclusive" => config.exclusive = value == "on",
+                "beat" => config.beat = value != "off",
                 "mig" => config.mig = value == "on",
                 "fail" => config.failing.push(failing(value).ok_or_else(|| part.to_owned())?),
                 _ => return Err(part.to_owned()),

@@ -14,6 +14,8 @@ use crate::state::{
     self, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, Needs, State, call, machine, pop, push, visible,
 };
 
+/// `CU_COMPUTEMODE_EXCLUSIVE_PROCESS`.
+const EXCLUSIVE: c_int = 3;
 /// `CU_CTX_...` handles: device 0 has this one, so that 0 is none.
 const FIRST_CONTEXT: usize = 0xC7C0_0000;
 
@@ -160,6 +162,9 @@ driver! {
             Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => 9,
             Attribute::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY
             | Attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED => c_int::from(maps),
+            Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE => {
+                if state.config.as_ref().is_some_and(|config| config.exclusive) { EXCLUSIVE } else { 0 }
+            }
             _ => return state.refuse(format!("attribute {} is not simulated", attribute as u32), INVALID_VALUE),
         };
         // SAFETY: valid, says the caller.

@@ -86,7 +86,9 @@ impl State {
         let uuid = self.here();
         match self.streams.share(event, INTERPROCESS, uuid) {
             Ok(name) => {
-                keep_going();
+                if self.config.as_ref().is_some_and(|config| config.beat) {
+                    keep_going();
+                }
                 Ok(name.write())
             }
             Err(why) => {

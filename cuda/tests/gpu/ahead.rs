@@ -221,6 +221,7 @@ fn what_keeps_a_sidecar_from_copying_ahead_is_said_and_leaves_nothing() {
     let cases = [
         ("fail=cuDevicePrimaryCtxRetain:2", "cuDevicePrimaryCtxRetain"),
         ("fail=cuMemHostRegister_v2:2", "ulimit -l"),
+        ("exclusive=on", "lets one process in"),
         ("map=off", "cannot lock memory"),
         ("fail=cuMemAlloc_v2:2", "2097152 bytes of device memory"),
         ("fail=cuEventCreate:2", "cuEventCreate"),
@@ -373,6 +374,53 @@ fn a_successor_of_the_sidecar_has_a_ring_of_its_own() {
     drop(held);
     assert_eq!(simulated.calls("cuIpcCloseMemHandle"), 1);
     drop((next, own, worker));
+    assert_eq!(simulated.wrongs(), NOTHING);
+    rig.end();
+}
+
+#[test]
+fn a_copy_that_its_sidecar_died_over_is_not_waited_for_without_end() {
+    let simulated = Simulated::new("");
+    // Nothing on its streams is ever done: the other process is gone.
+    let mut rig = Rig::new("beat=off");
+    let mut worker = rig.worker(&simulated);
+    let own = stream(&worker);
+    assert_eq!(rig.observe(&payload(4096, 1), &[]), Copied::Yes);
+    let lent = lent(&mut worker);
+    let lost = lent.arrival().unwrap().wait().unwrap_err().to_string();
+    assert!(lost.contains("CUDA_ERROR_NOT_READY"), "{lost}");
+    assert!(lent.payload() == payload(4096, 1), "the host has it");
+    // What has arrived is on no stream to be waited for.
+    rig.copier.wait().unwrap();
+    lent.arrival().unwrap().wait().unwrap();
+    lent.arrival().unwrap().hold_back(own.stream()).unwrap();
+    assert_eq!(simulated.calls("cuStreamWaitEvent"), 0);
+    assert!(on_device(&worker, &lent, own.stream()) == payload(4096, 1));
+    drop((lent, own, worker));
+    assert_eq!(simulated.wrongs(), NOTHING);
+    rig.end();
+}
+
+#[test]
+fn a_stream_waits_for_what_has_not_arrived() {
+    let simulated = Simulated::new("");
+    let mut rig = Rig::new("beat=off");
+    let mut worker = rig.worker(&simulated);
+    let own = stream(&worker);
+    assert_eq!(rig.observe(&payload(4096, 1), &[]), Copied::Yes);
+    let lent = lent(&mut worker);
+    lent.arrival().unwrap().hold_back(own.stream()).unwrap();
+    assert_eq!(simulated.calls("cuStreamWaitEvent"), 1);
+    std::thread::scope(|scope| {
+        let copier = &rig.copier;
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            copier.wait().unwrap();
+        });
+        // Before that nothing moves the copy on: it waits, or has other bytes.
+        assert!(on_device(&worker, &lent, own.stream()) == payload(4096, 1));
+    });
+    drop((lent, own, worker));
     assert_eq!(simulated.wrongs(), NOTHING);
     rig.end();
 }
