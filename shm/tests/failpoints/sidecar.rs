@@ -10,10 +10,11 @@ use sidecar_core::record::{ToSidecar, ToWorker};
 use sidecar_core::tunnel::{AgentId, Epoch, SessionId};
 use sidecar_shm::attach::{Connection, Listener};
 use sidecar_shm::clock;
+use sidecar_shm::device::DeviceRing;
 use sidecar_shm::layout::Geometry;
 use sidecar_shm::owner::{FromWorker, Owner, Whereabouts};
 use sidecar_shm::region::{CreateError, Found, Identity, Opened, create};
-use sidecar_shm::slots::Observed;
+use sidecar_shm::slots::{Copied, Observed};
 use sidecar_shm::stats::Stage;
 
 use crate::game::{Move, payload, say};
@@ -71,6 +72,10 @@ impl Sidecar {
         let identity =
             Identity { job_endpoint_hash: [job; 32], agent: AgentId::new(&format!("agent-{job}")).unwrap() };
         let Opened { mut owner, found, resume, .. } = open(path, geometry, &identity);
+        // One byte all over, so that a mix of two shows.
+        let byte = std::process::id() as u8;
+        let ring = DeviceRing { gpu: [byte; 16], memory: [byte; 64], event: [byte; 64] };
+        owner.announce_device_ring(&ring);
         let listener = Listener::bind(path).unwrap();
         let next = resume.next_sequence.max(1);
         let mut due = BTreeMap::new();
@@ -132,6 +137,7 @@ impl Sidecar {
         self.owner.journal().note_byte(now);
         let length = u32::try_from(bytes.len()).unwrap();
         self.due.insert(sequence, what);
+        self.owner.set_copied(slot, Copied::Yes);
         self.owner
             .publish(slot, &Observed { epoch: Epoch(1), sequence, length, first_byte: now, last_byte: now });
         tell!(self, "published {sequence}");

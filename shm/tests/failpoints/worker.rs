@@ -3,6 +3,7 @@
 use core::time::Duration;
 use std::path::Path;
 
+use sidecar_shm::device::{Announced, DeviceRing};
 use sidecar_shm::worker::{AttachOptions, Event, Observation, Worker, WorkerError};
 
 use crate::game::{self, Move, say};
@@ -35,7 +36,7 @@ fn serve(worker: &mut Worker) -> Result<(), WorkerError> {
         match worker.next(Some(Duration::from_secs(20)))? {
             Event::Warmup => worker.ready()?,
             Event::Observation(observation) => {
-                let what = take(&observation);
+                let what = take(worker, &observation);
                 if let Some(earlier) = held.take() {
                     answer(worker, earlier)?;
                 }
@@ -63,8 +64,13 @@ fn serve(worker: &mut Worker) -> Result<(), WorkerError> {
     }
 }
 
-fn take(observation: &Observation) -> Option<Move> {
+fn take(worker: &Worker, observation: &Observation) -> Option<Move> {
     let sequence = observation.sequence();
+    if let Some(Announced { ring: DeviceRing { gpu: [byte, ..], memory, event }, .. }) = worker.device_ring()
+        && !memory.iter().chain(&event).all(|other| *other == byte)
+    {
+        say(format_args!("spoiled {sequence}: its device ring is a mix of two"));
+    }
     let what = game::read(observation.payload(), sequence);
     let how = if observation.redelivered() { "again" } else { "first" };
     say(format_args!("took {sequence} {how}"));
