@@ -5,17 +5,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
+import struct
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable
 
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 import sidecar
 from conftest import ROOT
-from gateway import Rig
+from gateway import WATCHDOG, Rig
 
 WORKER = str(Path(__file__).with_name("pinned_worker.py"))
 
@@ -178,6 +184,42 @@ def test_an_observation_is_on_the_device_when_it_is_taken(
     assert rig.end() == 0, rig.output()
     said = machine.check()
     assert "cuIpcOpenMemHandle_v2 1" in said and "cuIpcCloseMemHandle 1" in said, said
+
+
+def test_fragments_and_a_message_that_was_cut_leave_nothing_wrong_on_the_device(
+    make_rig: Callable[..., Rig], machine: Machine
+) -> None:
+    flags = ("--device-copy", "--action-bytes", "1048576")
+    rig = make_rig(*flags, command=machine.worker("ahead"), **machine.gpu())
+    rig.expect_noted("connection lost")
+    start(rig)
+
+    def message(salt: int) -> list[bytes]:
+        row = bytes((at * 5 + salt) % 241 for at in range(241))
+        whole = struct.pack(">I", 3) + b"one" + row * 3000
+        return [whole[at : at + 150_001] for at in range(0, len(whole), 150_001)]
+
+    def answer() -> bytes:
+        return rig.action()[1]
+
+    def cut(parts: list[bytes]) -> Iterator[bytes]:
+        yield from parts[:-1]
+        time.sleep(0.05)
+        rig.tunnel.socket.shutdown(socket.SHUT_RDWR)
+        yield parts[-1]
+
+    for salt in range(3):
+        rig.tunnel.send(message(salt))
+        assert answer() == b"".join(message(salt))[7:]
+        with contextlib.suppress(ConnectionClosed, OSError):
+            rig.tunnel.send(cut(message(100 + salt)))
+        assert rig.messages.get(timeout=WATCHDOG) is None, "the connection was cut"
+        rig.tunnel = rig.arrivals.get(timeout=WATCHDOG)
+        # Of another message than the one that was begun, in the same slot, and in one go.
+        rig.tunnel.send(b"".join(message(200 + salt)))
+        assert answer() == b"".join(message(200 + salt))[7:]
+    assert rig.end() == 0, rig.output()
+    machine.check()
 
 
 def test_an_array_on_the_device_keeps_its_slot_after_the_answer(

@@ -341,6 +341,31 @@ fn a_worker_without_the_wish_for_a_gpu_opens_nothing() {
 }
 
 #[test]
+fn a_successor_of_the_worker_finds_what_was_left_unanswered() {
+    let (first, second) = (Simulated::new(""), Simulated::new(""));
+    let mut rig = Rig::new("");
+    let mut worker = rig.worker(&first);
+    let sent = payload(LARGEST, 1);
+    assert_eq!(rig.observe(&sent, &[3 * PART_BYTES]), Copied::Yes);
+    drop(lent(&mut worker));
+    let seat = rig.side.owner.live_seat().unwrap();
+    drop(worker);
+    rig.side.owner.seat_connection_ended(seat.seat, seat.generation);
+    let mut worker = rig.worker(&second);
+    // What the first one said is heard before anything is delivered again.
+    rig.side.take();
+    rig.side.owner.deliver_pending();
+    let own = stream(&worker);
+    let lent = lent(&mut worker);
+    assert!(lent.redelivered());
+    lent.arrival().unwrap().hold_back(own.stream()).unwrap();
+    assert!(on_device(&worker, &lent, own.stream()) == sent);
+    drop((lent, own, worker));
+    assert_eq!((first.wrongs(), second.wrongs()), (vec![], vec![]));
+    rig.end();
+}
+
+#[test]
 fn a_successor_of_the_sidecar_has_a_ring_of_its_own() {
     let (first, simulated) = (Simulated::new(""), Simulated::new(""));
     let mut rig = Rig::new("");
