@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use loom::cell::UnsafeCell;
-use sidecar_shm::descriptor::USED_WORDS;
-use sidecar_shm::ring::Cells;
+use sidecar_shm::descriptor::{MARK_WORD, USED_WORDS};
+use sidecar_shm::ring::{self, Cells};
 use sidecar_shm::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// A ring whose cells loom watches: a read and a write that are not ordered fail the model, whatever they would have
@@ -16,6 +16,7 @@ pub(crate) struct Watched(Arc<WatchedMemory>);
 struct WatchedMemory {
     tail: AtomicU32,
     head: AtomicU32,
+    marks: Vec<AtomicU64>,
     cells: Vec<Payload<[u64; USED_WORDS]>>,
 }
 
@@ -25,6 +26,7 @@ impl Watched {
         Self(Arc::new(WatchedMemory {
             tail: AtomicU32::new(start),
             head: AtomicU32::new(start),
+            marks: (0..capacity).map(|_| AtomicU64::new(0)).collect(),
             cells: (0..capacity).map(|_| Payload::new([0; USED_WORDS])).collect(),
         }))
     }
@@ -41,6 +43,10 @@ impl Cells for Watched {
 
     fn head(&self) -> &AtomicU32 {
         &self.0.head
+    }
+
+    fn mark(&self, cell: u32) -> &AtomicU64 {
+        &self.0.marks[cell as usize]
     }
 
     fn load(&self, cell: u32, word: usize) -> u64 {
@@ -84,6 +90,10 @@ impl Cells for PrivateHead {
         &self.head
     }
 
+    fn mark(&self, cell: u32) -> &AtomicU64 {
+        self.ring.mark(cell)
+    }
+
     fn load(&self, cell: u32, word: usize) -> u64 {
         self.ring.load(cell, word)
     }
@@ -119,6 +129,7 @@ impl Atomic {
 
     /// Empties the ring for somebody else, as a seat is reset.
     pub(crate) fn reset(&self) {
+        ring::wipe(self);
         self.0.tail.store(0, Ordering::Relaxed);
         self.0.head.store(0, Ordering::Relaxed);
     }
@@ -135,6 +146,10 @@ impl Cells for Atomic {
 
     fn head(&self) -> &AtomicU32 {
         &self.0.head
+    }
+
+    fn mark(&self, _cell: u32) -> &AtomicU64 {
+        &self.0.words[MARK_WORD]
     }
 
     fn load(&self, _cell: u32, word: usize) -> u64 {

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::descriptor::{Descriptor, Kind};
-use crate::layout::{CELL, RING_CAPACITY};
+use crate::descriptor::{Descriptor, Kind, MARK_WORD};
+use crate::layout::{CELL, Layout, RING_CAPACITY, block, down_cells, seat_block, worker_page};
 use crate::map::Map;
 use crate::ring::Cells;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Where a ring's consumer position lives.
 #[derive(Clone, Debug)]
-pub(crate) enum Head {
+enum Head {
     /// At this offset of the region.
     Mapped(usize),
     /// In private memory: the other side is told separately.
@@ -27,9 +27,33 @@ pub(crate) struct MappedCells {
 }
 
 impl MappedCells {
-    /// `cells`, `tail` and a mapped head are offsets in the region.
-    pub(crate) const fn new(map: Arc<Map>, cells: usize, tail: usize, head: Head) -> Self {
-        Self { map, cells, tail, head }
+    /// The ring from the sidecar to the worker of a seat.
+    pub(crate) fn down(map: &Arc<Map>, layout: &Layout, seat: usize) -> Self {
+        Self {
+            map: Arc::clone(map),
+            cells: down_cells(seat),
+            tail: block(seat) + seat_block::DOWN_TAIL,
+            head: Head::Mapped(layout.seat_area(seat) + worker_page::DOWN_HEAD),
+        }
+    }
+
+    /// The ring from the worker of a seat to the sidecar, as the worker has it.
+    pub(crate) fn up(map: &Arc<Map>, layout: &Layout, seat: usize) -> Self {
+        Self {
+            map: Arc::clone(map),
+            cells: layout.up_cells(seat),
+            tail: layout.seat_area(seat) + worker_page::UP_TAIL,
+            head: Head::Mapped(block(seat) + seat_block::UP_HEAD),
+        }
+    }
+
+    /// The same ring, as the sidecar reads it: ahead of what it tells the worker.
+    pub(crate) fn up_ahead(map: &Arc<Map>, layout: &Layout, seat: usize, head: &Arc<AtomicU32>) -> Self {
+        Self { head: Head::Private(Arc::clone(head)), ..Self::up(map, layout, seat) }
+    }
+
+    fn word(&self, cell: u32, word: usize) -> &AtomicU64 {
+        self.map.word64(self.cells + cell as usize * CELL + word * 8)
     }
 }
 
@@ -49,12 +73,16 @@ impl Cells for MappedCells {
         }
     }
 
+    fn mark(&self, cell: u32) -> &AtomicU64 {
+        self.word(cell, MARK_WORD)
+    }
+
     fn load(&self, cell: u32, word: usize) -> u64 {
-        self.map.word64(self.cells + cell as usize * CELL + word * 8).load(Ordering::Relaxed)
+        self.word(cell, word).load(Ordering::Relaxed)
     }
 
     fn store(&self, cell: u32, word: usize, value: u64) {
-        self.map.word64(self.cells + cell as usize * CELL + word * 8).store(value, Ordering::Relaxed);
+        self.word(cell, word).store(value, Ordering::Relaxed);
     }
 }
 
@@ -68,5 +96,5 @@ pub(crate) const RECORD: Descriptor = Descriptor {
     generation: 0,
     offset: 0,
     length: 0,
-    stamps: [0; 4],
+    stamps: [0; 3],
 };

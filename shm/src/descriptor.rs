@@ -1,4 +1,4 @@
-//! What a ring cell says: kind, where a payload lies, whose it is; and its form as eight 64-bit words.
+//! What a ring cell says: kind, where a payload lies, whose it is; and its form as seven 64-bit words.
 //!
 //! | word | bits 0..8 | 8..16 | 16..32 | 32..64 |
 //! |---|---|---|---|---|
@@ -6,7 +6,9 @@
 //! | 1 | sequence ||||
 //! | 2 | slot (0..32) ||| generation |
 //! | 3 | offset (0..32) ||| length |
-//! | 4 to 7 | stamps; 7 of an observation: number of the device ring that it also lies in, 0 for none ||||
+//! | 4, 5 | stamps ||||
+//! | 6 | a stamp; of an action with [`RETURNED`] the slot (0..32) and generation that go back ||||
+//! | 7 | the ring's own: the cell's mark, see [`crate::ring`] ||||
 //!
 //! Words are in the machine's own byte order: both sides run on one machine. Decoding checks what has meaning without a
 //! region (kind, flags, length of the record); slots, offsets and generations are the reader's to check.
@@ -14,17 +16,24 @@
 use crate::ring::Poison;
 
 /// Words of a cell that hold the descriptor.
-pub const DESCRIPTOR_WORDS: usize = 8;
-/// Largest inline record, in bytes; they follow the descriptor.
+pub const DESCRIPTOR_WORDS: usize = 7;
+/// The word of a cell that says which message lies there: in the descriptor's cache line, so that who waits for the mark
+/// has the message with it.
+pub const MARK_WORD: usize = DESCRIPTOR_WORDS;
+/// The first word of the inline record.
+pub const RECORD_WORD: usize = MARK_WORD + 1;
+/// Largest inline record, in bytes; they follow the mark.
 pub const RECORD_BYTES: usize = 384;
-/// Words of a cell that are used: descriptor and record. The rest of a cell is spare.
-pub const USED_WORDS: usize = DESCRIPTOR_WORDS + RECORD_BYTES / 8;
+/// Words of a cell that are used: descriptor, mark and record. The rest of a cell is spare.
+pub const USED_WORDS: usize = RECORD_WORD + RECORD_BYTES / 8;
 
 /// Flag: somebody may have seen this observation before.
 pub const REDELIVERED: u8 = 1;
 /// Flag: the payload is empty.
 pub const EMPTY: u8 = 2;
-const KNOWN_FLAGS: u8 = REDELIVERED | EMPTY;
+/// Flag of an action: with it the slot of its observation goes back, see [`Descriptor::returned`].
+pub const RETURNED: u8 = 4;
+const KNOWN_FLAGS: u8 = REDELIVERED | EMPTY | RETURNED;
 
 const _: () = assert!(RECORD_BYTES == sidecar_core::record::MAX_RECORD, "every record fits a cell");
 const _: () = assert!(USED_WORDS * 8 <= crate::layout::CELL, "descriptor and record fit a cell");
@@ -33,7 +42,8 @@ const _: () = assert!(USED_WORDS * 8 <= crate::layout::CELL, "descriptor and rec
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// An observation in a slot, for the worker.
+    /// An observation in a slot, for the worker. Its record, if any, is [`crate::device::Announced::number`] of the device
+    /// ring that it also lies in, as a u64.
     Observation = 1,
     /// An action in a slot, for the sidecar.
     Action = 2,
@@ -46,7 +56,7 @@ pub enum Kind {
 pub struct Descriptor {
     /// What it is about.
     pub kind: Kind,
-    /// [`REDELIVERED`], [`EMPTY`].
+    /// [`REDELIVERED`], [`EMPTY`], [`RETURNED`].
     pub flags: u8,
     /// Session it belongs to.
     pub epoch: u32,
@@ -60,12 +70,25 @@ pub struct Descriptor {
     pub offset: u32,
     /// Payload bytes.
     pub length: u32,
-    /// Nanoseconds of [`crate::clock`]; which moments is up to the kind. The last one of an observation is
-    /// [`crate::device::Announced::number`] of the ring that it also lies in.
-    pub stamps: [u64; 4],
+    /// Nanoseconds of [`crate::clock`]; which moments is up to the kind.
+    pub stamps: [u64; 3],
 }
 
 impl Descriptor {
+    /// An action with which the slot of its observation goes back.
+    pub(crate) const fn returning(mut self, slot: u32, generation: u32) -> Self {
+        self.flags |= RETURNED;
+        self.stamps[2] = slot as u64 | (generation as u64) << 32;
+        self
+    }
+
+    /// Slot and generation that go back with this action, if they do.
+    pub(crate) const fn returned(&self) -> Option<(u32, u32)> {
+        let word = self.stamps[2];
+        // The low half first: truncation is meant.
+        if self.flags & RETURNED == 0 { None } else { Some((word as u32, (word >> 32) as u32)) }
+    }
+
     /// The words of a cell with a record of `record` bytes, which are at most [`RECORD_BYTES`].
     pub(crate) const fn encode(&self, record: u16) -> [u64; DESCRIPTOR_WORDS] {
         [
@@ -76,13 +99,12 @@ impl Descriptor {
             self.stamps[0],
             self.stamps[1],
             self.stamps[2],
-            self.stamps[3],
         ]
     }
 
     /// The descriptor and the bytes of its record, at most [`RECORD_BYTES`].
     pub(crate) const fn decode(words: &[u64; DESCRIPTOR_WORDS]) -> Result<(Self, usize), Poison> {
-        let [first, sequence, slot, place, s0, s1, s2, s3] = *words;
+        let [first, sequence, slot, place, s0, s1, s2] = *words;
         let [kind, flags, low, high, ..] = first.to_le_bytes();
         let kind = match kind {
             1 => Kind::Observation,
@@ -107,7 +129,7 @@ impl Descriptor {
             generation: (slot >> 32) as u32,
             offset: place as u32,
             length: (place >> 32) as u32,
-            stamps: [s0, s1, s2, s3],
+            stamps: [s0, s1, s2],
         };
         Ok((descriptor, length as usize))
     }
@@ -121,7 +143,7 @@ mod tests {
     fn descriptors() -> impl Strategy<Value = Descriptor> {
         let kind = prop_oneof![Just(Kind::Observation), Just(Kind::Action), Just(Kind::Record)];
         let words = any::<[u32; 5]>();
-        (kind, 0..=KNOWN_FLAGS, words, any::<u64>(), any::<[u64; 4]>()).prop_map(
+        (kind, 0..=KNOWN_FLAGS, words, any::<u64>(), any::<[u64; 3]>()).prop_map(
             |(kind, flags, [epoch, slot, generation, offset, length], sequence, stamps)| Descriptor {
                 kind,
                 flags,
@@ -168,11 +190,11 @@ mod tests {
             generation: 0x44,
             offset: 0x55,
             length: 0x66,
-            stamps: [7, 8, 9, 10],
+            stamps: [7, 8, 9],
         };
         assert_eq!(
             descriptor.encode(0x0123),
-            [0x0011_0123_0202, 0x22, 0x44_0000_0033, 0x66_0000_0055, 7, 8, 9, 10]
+            [0x0011_0123_0202, 0x22, 0x44_0000_0033, 0x66_0000_0055, 7, 8, 9]
         );
     }
 
@@ -187,7 +209,7 @@ mod tests {
             generation: 0,
             offset: 0,
             length: 0,
-            stamps: [0; 4],
+            stamps: [0; 3],
         };
         let mut words = good.encode(384);
         assert!(Descriptor::decode(&words).is_ok());
@@ -196,5 +218,14 @@ mod tests {
         words = good.encode(0);
         words[0] |= 1 << 15;
         assert_eq!(Descriptor::decode(&words), Err(Poison::Flags { found: 0x80 }));
+    }
+
+    #[test]
+    fn a_slot_goes_back_with_an_action_that_says_so() {
+        let action = Descriptor { kind: Kind::Action, stamps: [1, 2, 3], ..crate::cells::RECORD };
+        assert_eq!(action.returned(), None);
+        let returning = action.returning(u32::MAX, 7);
+        assert_eq!((returning.returned(), returning.flags), (Some((u32::MAX, 7)), RETURNED));
+        assert_eq!(Descriptor::decode(&returning.encode(0)), Ok((returning, 0)));
     }
 }

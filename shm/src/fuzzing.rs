@@ -13,7 +13,7 @@ use sidecar_core::record::{self, MAX_RECORD, ToSidecar, ToWorker};
 use sidecar_core::tunnel::{AgentId, Epoch, SessionId};
 
 use crate::attach::Candidate;
-use crate::descriptor::{DESCRIPTOR_WORDS, Descriptor, RECORD_BYTES};
+use crate::descriptor::{DESCRIPTOR_WORDS, Descriptor, MARK_WORD, RECORD_BYTES};
 use crate::layout::{CONTROL, Geometry, HEADER, Layout, SEATS_AREA};
 use crate::map::Map;
 use crate::owner::{FromWorker, Owner};
@@ -234,6 +234,10 @@ impl Cells for &Ring {
 
     fn head(&self) -> &AtomicU32 {
         &self.head
+    }
+
+    fn mark(&self, cell: u32) -> &AtomicU64 {
+        &self.words[cell as usize * CELL_WORDS + MARK_WORD]
     }
 
     fn load(&self, cell: u32, word: usize) -> u64 {

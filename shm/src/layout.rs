@@ -40,7 +40,7 @@ use sidecar_core::agent::HEADROOM;
 /// The first eight bytes of the header page: `sidecar` and the byte of this format family.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"sidecar\x01");
 /// Layout version that this library writes and attaches to.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Written as a native word: reads differently on a machine of the other byte order.
 pub const ENDIAN_TAG: u32 = 0x0102_0304;
 /// All areas with different writers start on this boundary.
@@ -139,7 +139,7 @@ pub mod seat_block {
     pub const POISONED: usize = 4;
     /// u32: sequence word of the eventcount that the worker waits on.
     pub const DOWN_SEQUENCE: usize = 128;
-    /// u32: producer position of the ring to the worker.
+    /// u32: producer position of the ring to the worker, for the sidecar's successor.
     pub const DOWN_TAIL: usize = 256;
     /// u32: consumer position of the ring to the sidecar. An action slot is the worker's again when it has passed the
     /// slot's action.
@@ -152,7 +152,7 @@ pub mod seat_block {
 pub mod worker_page {
     /// u32: consumer position of the ring to the worker.
     pub const DOWN_HEAD: usize = 0;
-    /// u32: producer position of the ring to the sidecar.
+    /// u32: producer position of the ring to the sidecar, for who asks how far it came.
     pub const UP_TAIL: usize = 128;
     /// u32: sequence word of the eventcount that the sidecar sleeps on.
     pub const UP_SEQUENCE: usize = 256;

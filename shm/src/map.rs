@@ -123,6 +123,7 @@ impl Map {
     ///
     /// # Panics
     /// If they are not inside the mapping.
+    #[inline]
     pub(crate) fn range(&self, offset: usize, length: usize) -> *mut u8 {
         assert!(
             offset.checked_add(length).is_some_and(|end| end <= self.length),
@@ -137,6 +138,7 @@ impl Map {
     ///
     /// # Panics
     /// If it is not inside the mapping, or not aligned.
+    #[inline]
     pub(crate) fn word32(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4), "a 32-bit word at {offset}");
         let word = self.range(offset, 4).cast::<u32>();
@@ -155,6 +157,7 @@ impl Map {
     ///
     /// # Panics
     /// If it is not inside the mapping, or not aligned.
+    #[inline]
     pub(crate) fn word64(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "a 64-bit word at {offset}");
         let word = self.range(offset, 8).cast::<u64>();

@@ -39,7 +39,7 @@ use crate::layout::{Geometry, Layout, SEATS, block, control, seat_block};
 use crate::map::Map;
 use crate::region;
 use crate::region::Header;
-use crate::slots::{Asker, Copied, Fate, Held, Ledger, Observed, SlotIndex};
+use crate::slots::{Asker, Copied, Fate, Held, Ledger, Observed, SlotIndex, Tally};
 use crate::stats::{Gauge, Stats};
 use crate::sync::Ordering;
 use crate::worker::SlotMemory;
@@ -236,8 +236,12 @@ impl Owner {
     fn publish_for(&mut self, asker: Asker, slot: SlotIndex, observed: &Observed) {
         debug_assert!(observed.length <= self.geometry().observation_bytes);
         self.ledger.hold(slot, observed, asker, Fate::default(), &mut self.journal);
-        self.behind = true;
-        self.deliver();
+        // What is delivered at once is journalled once, as held and lent.
+        if !self.deliver_straight(slot) {
+            self.ledger.journal(slot, &mut self.journal);
+            self.behind = true;
+            self.deliver();
+        }
         self.set_gauges();
     }
 
@@ -381,9 +385,10 @@ impl Owner {
     }
 
     fn set_gauges(&self) {
-        self.stats.set(Gauge::Unanswered, self.ledger.unanswered().into());
-        self.stats.set(Gauge::FreeSlots, self.ledger.free_slots().into());
-        self.stats.set(Gauge::LentSlots, self.ledger.lent_after_answer().into());
+        let Tally { unanswered, free, lent_after_answer } = self.ledger.tally();
+        self.stats.set(Gauge::Unanswered, unanswered.into());
+        self.stats.set(Gauge::FreeSlots, free.into());
+        self.stats.set(Gauge::LentSlots, lent_after_answer.into());
     }
 
     fn generation_word(&self, seat: usize) -> usize {

@@ -30,11 +30,13 @@ use sidecar_core::agent::Resume;
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::AgentId;
 
+use crate::cells::MappedCells;
 use crate::journal::{Journal, Main, Past};
-use crate::layout::{Geometry, GeometryError, SEATS, block, control, seat_block};
+use crate::layout::{Geometry, GeometryError, SEATS, control};
 use crate::map::Map;
 use crate::owner::doorbell::Doorbells;
 use crate::owner::{Owner, Parts};
+use crate::ring::published_up_to;
 use crate::slots::{KeptSlot, Ledger, SessionKept};
 use crate::sync::Ordering;
 use crate::sys;
@@ -296,8 +298,7 @@ fn take_over(
     let kept = if session.is_ok() { SessionKept::Yes } else { SessionKept::No };
     let map = Arc::clone(&parts.map);
     let mut journal = go_on(&map, past, identity, now, kept);
-    let tails =
-        core::array::from_fn(|seat| map.word32(block(seat) + seat_block::DOWN_TAIL).load(Ordering::Relaxed));
+    let tails = core::array::from_fn(|seat| published_up_to(&MappedCells::down(&map, &parts.layout, seat)));
     let ledger = Ledger::resume(geometry.observation_slots, past, kept, tails, &mut journal);
     if kept == SessionKept::No {
         // Every session up to here is over, and a worker that is at one of its observations can see it.

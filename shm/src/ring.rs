@@ -2,20 +2,27 @@
 //!
 //! Positions are wrapping `u32` counts of cells; the cell of a position is its low bits, the capacity being a power of
 //! two. With `head` the consumer's position and `tail` the producer's, `0 <= tail - head <= capacity` (wrapping).
-//! Each side keeps its own position in private memory and only ever stores it; the peer's word is loaded once per use,
-//! checked against what is known already, and kept. So a peer that writes nonsense, at any moment, can make this side
+//!
+//! A message is published by its cell's **mark**, which says whose position lies there: the consumer waits for the mark
+//! of its own position, and has the message in the same cache line. A message is one line that goes from one core to
+//! another, and on the way back nothing: the producer looks at `head` only when the ring seems full. `tail` is a note
+//! for the producer's own successor, which sets it right: it is stored after the mark, so the last mark may be ahead.
+//!
+//! Each side keeps its own position in private memory and only ever stores it; what the peer wrote is loaded once per
+//! use, and checked against what is known already. So a peer that writes nonsense, at any moment, can make this side
 //! stop with [`Poison`], never reach outside of the cells.
 //!
 //! **Progress.** Wait-free on both sides. **Crashes.** A side that dies at any instruction leaves a ring which its
-//! successor goes on with: a position is stored after everything it stands for was done.
+//! successor goes on with: mark and position are stored after everything they stand for was done. Whoever empties a
+//! ring for somebody else wipes positions and marks ([`wipe`]).
 //!
 //! It knows nothing about waiting (see [`crate::eventcount`]) and nothing about what a descriptor points to.
 
 use core::marker::PhantomData;
 
-use crate::descriptor::{DESCRIPTOR_WORDS, Descriptor, RECORD_BYTES};
-use crate::sync::AtomicU32;
+use crate::descriptor::{DESCRIPTOR_WORDS, Descriptor, RECORD_BYTES, RECORD_WORD};
 use crate::sync::orders::{Orders, Strong};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Where a ring lies. Mapped memory in production, loom's own cells in a model.
 pub trait Cells {
@@ -25,8 +32,10 @@ pub trait Cells {
     fn tail(&self) -> &AtomicU32;
     /// The consumer's position, written by the consumer alone.
     fn head(&self) -> &AtomicU32;
+    /// The mark of a cell, written by the producer alone. `cell < capacity`
+    fn mark(&self, cell: u32) -> &AtomicU64;
     /// Loads a word of a cell, once, with no order of its own. `cell < capacity`,
-    /// `word < `[`crate::descriptor::USED_WORDS`].
+    /// `word < `[`crate::descriptor::USED_WORDS`], and not the mark.
     fn load(&self, cell: u32, word: usize) -> u64;
     /// Stores a word of a cell, with no order of its own. Same ranges.
     fn store(&self, cell: u32, word: usize, value: u64);
@@ -40,16 +49,6 @@ pub struct Full;
 /// The peer wrote what no correct peer writes. The ring is of no use any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Poison {
-    /// The producer's position is more than a ring ahead.
-    #[error("producer position {tail} is not within {capacity} cells after consumer position {head}")]
-    Tail {
-        /// What the producer wrote.
-        tail: u32,
-        /// Our position.
-        head: u32,
-        /// Cells of the ring.
-        capacity: u32,
-    },
     /// The consumer's position went back, or past what was produced.
     #[error("consumer position {head} is not between {seen}, its last one, and producer position {tail}")]
     Head {
@@ -78,6 +77,29 @@ pub enum Poison {
         /// What was there.
         found: u16,
     },
+}
+
+/// What the mark of a cell is when the message of this position lies there. Never 0, as in a cell that was never written.
+const fn mark(position: u32) -> u64 {
+    position as u64 | 1 << 32
+}
+
+/// The producer's position by what was published: its own note may be one message late.
+pub(crate) fn published_up_to(cells: &impl Cells) -> u32 {
+    published::<Strong>(cells, checked_capacity(cells))
+}
+
+fn published<O: Orders>(cells: &impl Cells, capacity: u32) -> u32 {
+    let tail = cells.tail().load(O::observe());
+    let late = cells.mark(tail & (capacity - 1)).load(O::observe()) == mark(tail);
+    if late { tail.wrapping_add(1) } else { tail }
+}
+
+/// Takes the marks off a ring that nobody uses, before its positions start anew.
+pub fn wipe(cells: &impl Cells) {
+    for cell in 0..cells.capacity() {
+        cells.mark(cell).store(0, Ordering::Relaxed);
+    }
 }
 
 /// The end that writes.
@@ -123,9 +145,10 @@ impl<C: Cells, O: Orders> Producer<C, O> {
     /// If the capacity is not a power of two.
     pub fn with_orders(cells: C) -> Self {
         let capacity = checked_capacity(&cells);
-        // Our own word, which nobody else writes while we are here; a predecessor's last store of it happened before
-        // we were told that it is gone.
-        let tail = cells.tail().load(O::observe());
+        // Our own words, which nobody else writes while we are here; a predecessor's last stores of them happened
+        // before we were told that it is gone.
+        let tail = published::<O>(&cells, capacity);
+        cells.tail().store(tail, Ordering::Relaxed);
         let mut this = Self {
             cells,
             capacity,
@@ -148,11 +171,8 @@ impl<C: Cells, O: Orders> Producer<C, O> {
     /// If the record is longer than [`RECORD_BYTES`].
     pub fn try_push(&mut self, descriptor: &Descriptor, record: &[u8]) -> Result<(), Full> {
         assert!(record.len() <= RECORD_BYTES, "a record of {} bytes", record.len());
-        if self.room() == 0 {
-            self.look();
-            if self.room() == 0 {
-                return Err(Full);
-            }
+        if !self.has_room(1) {
+            return Err(Full);
         }
         let cell = self.tail & (self.capacity - 1);
         // At most RECORD_BYTES, which is far below 2^16.
@@ -163,11 +183,22 @@ impl<C: Cells, O: Orders> Producer<C, O> {
         for (index, chunk) in record.chunks(8).enumerate() {
             let mut bytes = [0; 8];
             bytes[..chunk.len()].copy_from_slice(chunk);
-            self.cells.store(cell, DESCRIPTOR_WORDS + index, u64::from_ne_bytes(bytes));
+            self.cells.store(cell, RECORD_WORD + index, u64::from_ne_bytes(bytes));
         }
+        self.cells.mark(cell).store(mark(self.tail), O::publish());
         self.tail = self.tail.wrapping_add(1);
-        self.cells.tail().store(self.tail, O::publish());
+        // For a successor alone, which is told of our end by other means.
+        self.cells.tail().store(self.tail, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Whether so many cells can be written. Looks where the consumer is only if they could not be as far as is known:
+    /// a look at a word that the other side has just written costs as much as a message.
+    pub fn has_room(&mut self, cells: u32) -> bool {
+        if self.room() < cells {
+            self.look();
+        }
+        self.room() >= cells
     }
 
     /// Cells that can be written now; none once the consumer wrote nonsense.
@@ -179,6 +210,10 @@ impl<C: Cells, O: Orders> Producer<C, O> {
     /// Position of the next message.
     pub const fn position(&self) -> u32 {
         self.tail
+    }
+
+    pub(crate) const fn cells(&self) -> &C {
+        &self.cells
     }
 
     /// What nonsense the consumer wrote, if it did.
@@ -210,10 +245,8 @@ impl<C: Cells, O: Orders> Producer<C, O> {
 pub struct Consumer<C, O = Strong> {
     cells: C,
     capacity: u32,
-    /// Of the next cell to read. `seen - head <= capacity`
+    /// Of the next cell to read.
     head: u32,
-    /// The producer's position as it was looked at last.
-    seen: u32,
     poison: Option<Poison>,
     orders: PhantomData<O>,
 }
@@ -226,19 +259,6 @@ impl<C: Cells> Consumer<C> {
     pub fn new(cells: C) -> Self {
         Self::with_orders(cells)
     }
-
-    /// As [`Consumer::new`], for who takes over a ring that others have used: the words are checked at once.
-    ///
-    /// # Errors
-    /// The tail is not within a ring ahead of the head.
-    ///
-    /// # Panics
-    /// If the capacity is not a power of two.
-    pub fn resume(cells: C) -> Result<Self, Poison> {
-        let mut resumed = Self::new(cells);
-        resumed.look()?;
-        Ok(resumed)
-    }
 }
 
 impl<C: Cells, O: Orders> Consumer<C, O> {
@@ -250,7 +270,7 @@ impl<C: Cells, O: Orders> Consumer<C, O> {
         let capacity = checked_capacity(&cells);
         // Our own word: see `Producer::with_orders`.
         let head = cells.head().load(O::reuse());
-        Self { cells, capacity, head, seen: head, poison: None, orders: PhantomData }
+        Self { cells, capacity, head, poison: None, orders: PhantomData }
     }
 
     /// Takes the next message; of the record as many bytes as are said are written.
@@ -264,11 +284,8 @@ impl<C: Cells, O: Orders> Consumer<C, O> {
         if let Some(poison) = self.poison {
             return Err(poison);
         }
-        if self.seen == self.head {
-            self.look()?;
-            if self.seen == self.head {
-                return Ok(None);
-            }
+        if !self.has_something() {
+            return Ok(None);
         }
         let cell = self.head & (self.capacity - 1);
         // Into private memory, each word once: what is checked is what is used.
@@ -278,7 +295,7 @@ impl<C: Cells, O: Orders> Consumer<C, O> {
             Err(poison) => return Err(*self.poison.insert(poison)),
         };
         for (index, chunk) in record[..length].chunks_mut(8).enumerate() {
-            let bytes = self.cells.load(cell, DESCRIPTOR_WORDS + index).to_ne_bytes();
+            let bytes = self.cells.load(cell, RECORD_WORD + index).to_ne_bytes();
             chunk.copy_from_slice(&bytes[..chunk.len()]);
         }
         self.head = self.head.wrapping_add(1);
@@ -291,16 +308,13 @@ impl<C: Cells, O: Orders> Consumer<C, O> {
         self.head
     }
 
-    /// Looks where the producer is. Called when everything seen was taken, so a position that went back is more than
-    /// a ring ahead.
-    fn look(&mut self) -> Result<(), Poison> {
-        let tail = self.cells.tail().load(O::observe());
-        if tail.wrapping_sub(self.head) > self.capacity {
-            let Self { head, capacity, .. } = *self;
-            return Err(*self.poison.insert(Poison::Tail { tail, head, capacity }));
-        }
-        self.seen = tail;
-        Ok(())
+    pub(crate) const fn cells(&self) -> &C {
+        &self.cells
+    }
+
+    /// Whether the next message lies there.
+    pub fn has_something(&self) -> bool {
+        self.cells.mark(self.head & (self.capacity - 1)).load(O::observe()) == mark(self.head)
     }
 }
 

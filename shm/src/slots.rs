@@ -138,6 +138,14 @@ pub(crate) struct Delivery {
     pub(crate) copied: bool,
 }
 
+/// How many slots there are of what users watch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) unanswered: u32,
+    pub(crate) free: u32,
+    pub(crate) lent_after_answer: u32,
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -210,7 +218,7 @@ impl Ledger {
         self.slots[slot.at()].copied = copied == Copied::Yes;
     }
 
-    /// receiving -> held.
+    /// receiving -> held, in private memory: [`Ledger::journal`] or [`Ledger::lend`] follows at once.
     pub(crate) fn hold(
         &mut self,
         slot: SlotIndex,
@@ -236,8 +244,12 @@ impl Ledger {
             applied: entry.record.applied,
             ..SlotRecord::FREE
         };
-        journal.slot(slot.at(), &entry.record);
         journal.next_sequence(observed.sequence.saturating_add(1));
+    }
+
+    /// Journals what a slot holds.
+    pub(crate) fn journal(&self, slot: SlotIndex, journal: &mut Journal) {
+        journal.slot(slot.at(), &self.slots[slot.at()].record);
     }
 
     /// The oldest observation that the seat's worker has to get and did not get yet.
@@ -247,16 +259,21 @@ impl Ledger {
                 && !slot.1.record.taken
                 && slot.1.record.delivered.is_none_or(|(to, _)| usize::from(to) != seat)
         };
-        let (at, slot) = self
+        let (at, _) = self
             .slots
             .iter()
             .enumerate()
             .filter(|slot| missing(&slot))
             .min_by_key(|slot| slot.1.record.sequence)?;
-        let record = &slot.record;
-        Some(Delivery {
-            // At most MAX_OBSERVATION_SLOTS.
-            slot: SlotIndex(at as u32),
+        // At most MAX_OBSERVATION_SLOTS.
+        Some(self.delivery(SlotIndex(at as u32)))
+    }
+
+    /// What is delivered of a held slot.
+    pub(crate) fn delivery(&self, slot: SlotIndex) -> Delivery {
+        let record = &self.slots[slot.at()].record;
+        Delivery {
+            slot,
             generation: record.generation,
             observed: Observed {
                 epoch: record.epoch,
@@ -266,8 +283,8 @@ impl Ledger {
                 last_byte: record.last_byte,
             },
             again: record.seen,
-            copied: slot.copied,
-        })
+            copied: self.slots[slot.at()].copied,
+        }
     }
 
     /// The observation is about to be pushed at `position` of the ring to `seat`.
@@ -289,14 +306,8 @@ impl Ledger {
         position: u32,
         journal: &mut Journal,
     ) -> Result<(), BadRelease> {
-        // At most MAX_OBSERVATION_SLOTS.
-        let slots = self.slots.len() as u32;
-        let Some(entry) = self.slots.get_mut(slot as usize) else {
-            return Err(BadRelease::NoSuchSlot { slot, slots });
-        };
-        if !entry.record.held || entry.record.generation != generation || entry.record.lent[seat] == 0 {
-            return Err(BadRelease::NotLent { slot, generation });
-        }
+        self.may_release(slot, generation, seat)?;
+        let entry = &mut self.slots[slot as usize];
         entry.record.lent[seat] -= 1;
         entry.record.applied[seat] = Some(position);
         entry.settle();
@@ -304,24 +315,49 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether an action for this observation is the first one, and its session is still open.
-    pub(crate) fn accepts(&self, epoch: Epoch, sequence: u64, seat: usize) -> bool {
-        self.waiting(sequence).is_some_and(|at| {
-            let record = &self.slots[at].record;
-            record.epoch == epoch
-                && !record.taken
-                && record.seen
-                && (record.delivered_to(seat) || record.lent[seat] > 0)
-        })
+    /// Whether this seat's worker has this slot to give back.
+    pub(crate) fn may_release(&self, slot: u32, generation: u32, seat: usize) -> Result<(), BadRelease> {
+        // At most MAX_OBSERVATION_SLOTS.
+        let slots = self.slots.len() as u32;
+        let Some(entry) = self.slots.get(slot as usize) else {
+            return Err(BadRelease::NoSuchSlot { slot, slots });
+        };
+        if !entry.record.held || entry.record.generation != generation || entry.record.lent[seat] == 0 {
+            return Err(BadRelease::NotLent { slot, generation });
+        }
+        Ok(())
     }
 
-    /// The action at `position` of the ring from `seat` was copied out.
-    pub(crate) fn take(&mut self, sequence: u64, seat: usize, position: u32, journal: &mut Journal) {
+    /// The slot of the observation that an action answers, if it is the first action and the session is still open.
+    pub(crate) fn accepts(&self, epoch: Epoch, sequence: u64, seat: usize) -> Option<SlotIndex> {
+        let at = self.waiting(sequence)?;
+        let record = &self.slots[at].record;
+        let accepted = record.epoch == epoch
+            && !record.taken
+            && record.seen
+            && (record.delivered_to(seat) || record.lent[seat] > 0);
+        // At most MAX_OBSERVATION_SLOTS.
+        accepted.then_some(SlotIndex(at as u32))
+    }
+
+    /// The action at `position` of the ring from `seat` was copied out. `returned`: with it the slot came back, as
+    /// [`Ledger::may_release`] allowed; one record says both, so that no crash comes in between.
+    pub(crate) fn take(
+        &mut self,
+        sequence: u64,
+        seat: usize,
+        position: u32,
+        returned: bool,
+        journal: &mut Journal,
+    ) {
         if let Some(at) = self.waiting(sequence) {
-            let record = &mut self.slots[at].record;
-            record.taken = true;
-            record.applied[seat] = Some(position);
-            journal.slot(at, record);
+            let slot = &mut self.slots[at];
+            slot.record.taken = true;
+            slot.record.applied[seat] = Some(position);
+            if returned {
+                slot.record.lent[seat] = slot.record.lent[seat].saturating_sub(1);
+            }
+            journal.slot(at, &slot.record);
         }
     }
 
@@ -425,6 +461,15 @@ impl Ledger {
 
     pub(crate) fn free_slots(&self) -> u32 {
         self.slots.iter().filter(|slot| slot.is_free()).count() as u32
+    }
+
+    /// All of them, counted in one go: for each frame.
+    pub(crate) fn tally(&self) -> Tally {
+        self.slots.iter().fold(Tally::default(), |tally, slot| Tally {
+            unanswered: tally.unanswered + u32::from(slot.waits() && !slot.record.taken),
+            free: tally.free + u32::from(slot.is_free()),
+            lent_after_answer: tally.lent_after_answer + u32::from(slot.record.held && slot.record.answered),
+        })
     }
 
     /// Slots that are taken only because a worker still has a view of them.

@@ -37,6 +37,7 @@ mod real {
     pub type AtomicUsize = core::sync::atomic::AtomicUsize;
 
     /// Tells the processor that a loop is spinning.
+    #[inline]
     pub fn spin_hint() {
         core::hint::spin_loop();
     }

@@ -501,14 +501,18 @@ impl Worker {
     }
 
     fn poll_event(&mut self) -> Result<Option<Event>, WorkerError> {
+        if !self.attachment.has_something() {
+            return Ok(None);
+        }
         let mut bytes = [0; record::MAX_RECORD];
         let popped =
             self.attachment.pop(&mut bytes).map_err(|poison| WorkerError::Damaged(poison.to_string()))?;
         let Some((descriptor, length)) = popped else { return Ok(None) };
         match descriptor.kind {
             Kind::Observation => {
+                let (record, taken) = (&bytes[..length], self.options.stamps.now());
                 let observation =
-                    Observation::new(&self.attachment, &self.uplink, &descriptor, self.options.stamps.now())?;
+                    Observation::new(&self.attachment, &self.uplink, &descriptor, record, taken)?;
                 Ok(Some(Event::Observation(observation)))
             }
             Kind::Record => {

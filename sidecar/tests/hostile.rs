@@ -26,7 +26,8 @@ const PAGE: usize = layout::PAGE;
 const RING: usize = layout::RING_BYTES;
 const CELL: usize = layout::CELL;
 const CELLS: usize = PAGE;
-const UP_TAIL: usize = layout::worker_page::UP_TAIL;
+/// The mark of a cell.
+const MARK: usize = sidecar_shm::descriptor::MARK_WORD * 8;
 const UP_SEQUENCE: usize = layout::worker_page::UP_SEQUENCE;
 const DOWN_WAITERS: usize = layout::worker_page::DOWN_WAITERS;
 const WANTS_ROOM: usize = layout::worker_page::WANTS_ROOM;
@@ -222,7 +223,14 @@ fn a_hostile_process() {
                     abuse_descriptors(&mut random);
                 }
             }
-            "flood" => overwrite32(parts[0].0 + UP_TAIL, read32(base + UP_HEAD).wrapping_add(64)),
+            "flood" => {
+                // Every cell says that it is the next message, or one of those after it.
+                let head = read32(base + UP_HEAD);
+                for position in (0..(RING / CELL) as u32).map(|ahead| head.wrapping_add(ahead)) {
+                    let cell = position as usize % (RING / CELL);
+                    overwrite(parts[0].0 + CELLS + cell * CELL + MARK, u64::from(position) | 1 << 32);
+                }
+            }
             "descriptors" => {
                 abuse_descriptors(&mut random);
                 overwrite(parts[0].0 + UP_SEQUENCE, random.word());

@@ -109,10 +109,14 @@ fn check(offset: usize, count: u64, words: &[u64]) -> u64 {
     // The multiplier is the 64-bit golden ratio, odd and with well spread bits; the offset keeps a record that was
     // copied to another place from being taken for that place's.
     const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut sum = (offset as u64 ^ MULTIPLIER).wrapping_mul(MULTIPLIER);
-    for word in core::iter::once(&count).chain(words) {
-        sum = (sum ^ word).wrapping_mul(MULTIPLIER);
-        sum ^= sum >> 29;
+    let step = |sum: u64, word: u64| {
+        let sum = (sum ^ word).wrapping_mul(MULTIPLIER);
+        sum ^ sum >> 29
+    };
+    // Four sums that do not wait for each other: a multiplication takes as long as the rest of the record's writing.
+    let mut sums = [offset as u64, 1, 2, 3];
+    for (index, word) in words.iter().enumerate() {
+        sums[index % 4] = step(sums[index % 4], *word);
     }
-    sum
+    sums.into_iter().chain([count]).fold(MULTIPLIER, step)
 }

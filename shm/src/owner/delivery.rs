@@ -4,9 +4,10 @@ use sidecar_core::agent::HEADROOM;
 use sidecar_core::record::{self, MAX_RECORD, ToWorker};
 
 use super::Owner;
+use super::seats::Seat;
 use crate::cells::RECORD;
 use crate::descriptor::{self, Descriptor, Kind};
-use crate::slots::Delivery;
+use crate::slots::{Delivery, SlotIndex};
 use crate::stats::{Counter, Gauge};
 
 /// Why a record did not reach a worker.
@@ -80,15 +81,11 @@ impl Owner {
         if !self.behind {
             return 0;
         }
-        let Some(live) = self.live().filter(|live| self.seats[*live].record.open) else { return 0 };
-        if self.seats.iter().any(|seat| seat.drain_to.is_some_and(|to| !seat.link.has_read_up_to(to))) {
-            // A predecessor's finished actions come first: they may answer what would be delivered again.
-            return 0;
-        }
+        let Some(live) = self.taker() else { return 0 };
         self.behind = false;
         let mut delivered = 0;
         while let Some(delivery) = self.ledger.undelivered(live) {
-            if self.seats[live].link.free() == 0 {
+            if !self.seats[live].link.has_room() {
                 (self.behind, self.crammed) = (true, true);
                 break;
             }
@@ -101,6 +98,27 @@ impl Owner {
             self.stats.set(Gauge::Unanswered, self.ledger.unanswered().into());
         }
         delivered
+    }
+
+    /// The seat whose worker takes deliveries now.
+    fn taker(&self) -> Option<usize> {
+        // A predecessor's finished actions come first: they may answer what would be delivered again.
+        let unread = |seat: &Seat| seat.drain_to.is_some_and(|to| !seat.link.has_read_up_to(to));
+        self.live().filter(|live| self.seats[*live].record.open && !self.seats.iter().any(unread))
+    }
+
+    /// Delivers an observation that was just held and not journalled yet, if nothing stands before it. `false`: something
+    /// does, and nothing was done.
+    pub(super) fn deliver_straight(&mut self, slot: SlotIndex) -> bool {
+        let Some(live) = self.taker().filter(|_| !self.behind) else { return false };
+        if !self.seats[live].link.has_room() {
+            return false;
+        }
+        let delivery = self.ledger.delivery(slot);
+        self.hand_over(live, &delivery);
+        let seat = &mut self.seats[live];
+        seat.link.post(seat.wake.as_ref(), &self.stats);
+        true
     }
 
     fn hand_over(&mut self, live: usize, delivery: &Delivery) {
@@ -130,10 +148,11 @@ impl Owner {
                 observed.first_byte.as_nanos(),
                 observed.last_byte.as_nanos(),
                 self.stamps.now().as_nanos(),
-                device_ring,
             ],
         };
-        let pushed = link.push(&descriptor, &[]);
+        // Beside the descriptor, since most have none.
+        let number = device_ring.to_ne_bytes();
+        let pushed = link.push(&descriptor, if device_ring == 0 { &[] } else { &number });
         debug_assert!(pushed.is_ok(), "room was there, and nobody else pushes");
     }
 }

@@ -8,14 +8,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use super::doorbell;
-use crate::cells::{Head, MappedCells};
+use crate::cells::MappedCells;
 use crate::crash::{Point, point};
 use crate::descriptor::Descriptor;
 use crate::eventcount::{EventCount, Wish};
 use crate::futex;
-use crate::layout::{Layout, block, down_cells, seat_block, worker_page};
+use crate::layout::{Layout, block, seat_block, worker_page};
 use crate::map::Map;
-use crate::ring::{Consumer, Full, Poison, Producer};
+use crate::ring::{self, Consumer, Full, Poison, Producer, published_up_to};
 use crate::slots::Ledger;
 use crate::stats::{Counter, Stats};
 use crate::sync::{AtomicU32, Ordering};
@@ -36,23 +36,19 @@ impl Link {
     /// Goes on where the words of the seat say; a seat that was reset starts at 0.
     pub(super) fn open(map: &Arc<Map>, layout: &Layout, seat: usize, ledger: &Ledger) -> Self {
         let (block, page) = (block(seat), layout.seat_area(seat));
-        let down = MappedCells::new(
-            Arc::clone(map),
-            down_cells(seat),
-            block + seat_block::DOWN_TAIL,
-            Head::Mapped(page + worker_page::DOWN_HEAD),
-        );
+        let down = MappedCells::down(map, layout, seat);
         let shared = map.word32(block + seat_block::UP_HEAD).load(Ordering::Relaxed);
         let head = ledger.applied_up_to(seat, shared);
         map.word32(block + seat_block::UP_HEAD).store(head, Ordering::Release);
         let head = Arc::new(AtomicU32::new(head));
-        let up = MappedCells::new(
-            Arc::clone(map),
-            layout.up_cells(seat),
-            page + worker_page::UP_TAIL,
-            Head::Private(Arc::clone(&head)),
-        );
+        let up = MappedCells::up_ahead(map, layout, seat, &head);
         Self { map: Arc::clone(map), block, page, down: Producer::new(down), up: Consumer::new(up), head }
+    }
+
+    /// Takes the marks off both rings of a seat that nobody has; its positions are wiped as well.
+    pub(super) fn wipe(&self) {
+        ring::wipe(self.down.cells());
+        ring::wipe(self.up.cells());
     }
 
     pub(super) fn push(&mut self, descriptor: &Descriptor, record: &[u8]) -> Result<(), Full> {
@@ -62,9 +58,9 @@ impl Link {
         pushed
     }
 
-    /// Cells that can be pushed.
-    pub(super) fn free(&mut self) -> u32 {
-        self.down.free()
+    /// Whether one more can be pushed.
+    pub(super) fn has_room(&mut self) -> bool {
+        self.down.has_room(1)
     }
 
     /// What nonsense the worker wrote about how far it has read, if it did.
@@ -93,7 +89,7 @@ impl Link {
 
     /// Where the worker says that its next record goes.
     pub(super) fn up_tail(&self) -> u32 {
-        self.map.word32(self.page + worker_page::UP_TAIL).load(Ordering::Acquire)
+        published_up_to(self.up.cells())
     }
 
     /// The worker knows that it has this seat.
@@ -109,7 +105,7 @@ impl Link {
     }
 
     pub(super) fn has_something(&self) -> bool {
-        self.up_tail() != self.head.load(Ordering::Relaxed)
+        self.up.has_something()
     }
 
     /// Whether everything before a position was read.

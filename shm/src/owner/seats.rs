@@ -397,6 +397,7 @@ impl Owner {
 
     /// Wipes the pages of an empty seat for its next worker.
     fn reset(&mut self, seat: usize) {
+        self.seats[seat].link.wipe();
         let Parts { map, layout, .. } = &self.parts;
         let page = layout.seat_area(seat);
         for word in [

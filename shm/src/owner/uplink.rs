@@ -70,6 +70,8 @@ pub(super) struct Pending {
     pub(super) seat: usize,
     pub(super) sequence: u64,
     pub(super) position: u32,
+    /// The slot of its observation came back with it.
+    pub(super) returned: bool,
 }
 
 /// What became of a descriptor.
@@ -110,14 +112,17 @@ impl Owner {
         for seat in (0..SEATS).filter(|seat| Some(*seat) != live).chain(live) {
             let mut patience = PATIENCE;
             while self.seats[seat].is_read() {
+                if let Some(poison) = self.seats[seat].link.down_poison() {
+                    return Err(self.detach(seat, poison.to_string()));
+                }
+                if !self.seats[seat].link.has_something() {
+                    break;
+                }
                 if patience == 0 {
                     // It writes as fast as we read. The caller has other things to do, and comes again.
                     break;
                 }
                 patience -= 1;
-                if let Some(poison) = self.seats[seat].link.down_poison() {
-                    return Err(self.detach(seat, poison.to_string()));
-                }
                 let mut record = [0; record::MAX_RECORD];
                 let handled = match self.seats[seat].link.pop(&mut record) {
                     Ok(None) => break,
@@ -147,8 +152,8 @@ impl Owner {
 
     /// The action that was given out last has been copied: its slot is the worker's again.
     pub fn finish_action(&mut self) {
-        let Some(Pending { seat, sequence, position }) = self.pending.take() else { return };
-        self.ledger.take(sequence, seat, position, &mut self.journal);
+        let Some(Pending { seat, sequence, position, returned }) = self.pending.take() else { return };
+        self.ledger.take(sequence, seat, position, returned, &mut self.journal);
         let entry = &mut self.seats[seat];
         entry.link.commit(entry.wake.as_ref(), &self.stats);
         self.bury(seat);
@@ -204,15 +209,34 @@ impl Owner {
             ));
         }
         let epoch = Epoch(epoch);
-        if !self.ledger.accepts(epoch, sequence, seat) {
+        let returned = descriptor.returned();
+        let position = self.seats[seat].link.position();
+        let Some(answered) = self.ledger.accepts(epoch, sequence, seat) else {
+            if let Some((slot, generation)) = returned
+                && let Err(bad) = self.ledger.release(slot, generation, seat, position, &mut self.journal)
+            {
+                return Handled::Nonsense(bad.to_string());
+            }
             self.stats.count(Counter::DroppedActions);
+            self.set_gauges();
             let entry = &mut self.seats[seat];
             entry.link.commit(entry.wake.as_ref(), &self.stats);
             return Handled::Done;
+        };
+        if let Some((slot, generation)) = returned {
+            if slot != answered.number() {
+                let (sequence, answered) = (sequence, answered.number());
+                return Handled::Nonsense(format!(
+                    "it answered observation {sequence} in slot {answered} and gave back slot {slot}"
+                ));
+            }
+            if let Err(bad) = self.ledger.may_release(slot, generation, seat) {
+                return Handled::Nonsense(bad.to_string());
+            }
         }
         let start = self.parts.layout.action(seat, slot as usize) + offset as usize;
         let base = self.parts.map.range(start, length as usize).cast_const();
-        self.pending = Some(Pending { seat, sequence, position: self.seats[seat].link.position() });
+        self.pending = Some(Pending { seat, sequence, position, returned: returned.is_some() });
         Handled::Out(FromWorker::Action {
             // There are two.
             seat: seat as u8,

@@ -245,6 +245,7 @@ impl Dead {
                 Fate { deaths: slot.deaths, seen: slot.seen },
                 journal,
             );
+            ledger.journal(to, journal);
         }
     }
 }

@@ -8,12 +8,12 @@ use super::{AtomicU32, Ordering, fence};
 
 /// One choice of orders. The provided ones are the right ones.
 pub trait Orders {
-    /// Store of a producer position, after the cell's words. Partner: [`Orders::observe`].
+    /// Store of a cell's mark, after the cell's words. Partner: [`Orders::observe`].
     fn publish() -> Ordering {
         Ordering::Release
     }
 
-    /// Load of a producer position, before the cell's words. Partner: [`Orders::publish`].
+    /// Load of a cell's mark, before the cell's words. Partner: [`Orders::publish`].
     fn observe() -> Ordering {
         Ordering::Acquire
     }

@@ -12,11 +12,11 @@ use rustix::net::RecvFlags;
 
 use super::{AttachError, PREDECESSOR_PATIENCE, SlotMemory};
 use crate::attach::{self, Answer, Answered, Call, Granted, Refusal, SeatClaim};
-use crate::cells::{Head, MappedCells};
+use crate::cells::MappedCells;
 use crate::descriptor::Descriptor;
 use crate::device::{self, Announced, DeviceSlots};
 use crate::eventcount::{EventCount, Wish};
-use crate::layout::{CONTROL, Geometry, Layout, block, control, down_cells, seat_block, worker_page};
+use crate::layout::{CONTROL, Geometry, Layout, block, control, seat_block, worker_page};
 use crate::map::Map;
 use crate::region::Header;
 use crate::ring::{Consumer, Poison};
@@ -148,12 +148,7 @@ impl Attachment {
         map.allow_writing(layout.observations(), length - layout.observations())?;
         map.word32(layout.seat_area(seat) + worker_page::TAKEN_UP).store(1, Ordering::Release);
         let map = Arc::new(map);
-        let down = MappedCells::new(
-            Arc::clone(&map),
-            down_cells(seat),
-            block(seat) + seat_block::DOWN_TAIL,
-            Head::Mapped(layout.seat_area(seat) + worker_page::DOWN_HEAD),
-        );
+        let down = MappedCells::down(&map, &layout, seat);
         Ok(Self {
             map,
             layout,
@@ -225,12 +220,7 @@ impl Attachment {
 
     /// Whether the ring has something, without taking it.
     pub(super) fn has_something(&self) -> bool {
-        let tail = self.map.word32(block(self.seat) + seat_block::DOWN_TAIL).load(Ordering::Acquire);
-        let head = self
-            .map
-            .word32(self.layout.seat_area(self.seat) + worker_page::DOWN_HEAD)
-            .load(Ordering::Relaxed);
-        tail != head
+        self.down.has_something()
     }
 
     /// Whether another sidecar has taken the region over.

@@ -22,6 +22,8 @@ pub struct Observation {
     origin: (u64, u32),
     payload: *const u8,
     descriptor: Descriptor,
+    /// As it was said with it; 0 for none.
+    device_ring: u64,
     taken: Instant,
     /// Its slot was given back already.
     released: bool,
@@ -38,6 +40,7 @@ impl Observation {
         attachment: &Attachment,
         uplink: &Arc<Mutex<Uplink>>,
         descriptor: &Descriptor,
+        record: &[u8],
         taken: Instant,
     ) -> Result<Self, WorkerError> {
         let geometry = attachment.geometry();
@@ -56,6 +59,7 @@ impl Observation {
             origin: (attachment.region_id(), attachment.generation()),
             payload,
             descriptor: *descriptor,
+            device_ring: record.try_into().map_or(0, u64::from_ne_bytes),
             taken,
             released: false,
         })
@@ -87,7 +91,7 @@ impl Observation {
     /// Number of the device ring that it also lies in, in the slot of the same number; `None` if it does not, or if
     /// the sidecar that the ring belongs to has been followed by another one.
     pub fn device_ring(&self) -> Option<u64> {
-        let number = self.descriptor.stamps[3];
+        let number = self.device_ring;
         let owner = self.map.word32(control::OWNER_GENERATION).load(Ordering::Acquire);
         (number != 0 && number == u64::from(owner)).then_some(number)
     }

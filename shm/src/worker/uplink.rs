@@ -11,7 +11,7 @@ use sidecar_core::record::{self, MAX_RECORD, ToSidecar};
 
 use super::attachment::Attachment;
 use super::observation::Observation;
-use crate::cells::{Head, MappedCells, RECORD};
+use crate::cells::{MappedCells, RECORD};
 use crate::clock::Stamps;
 use crate::crash::{Point, point};
 use crate::descriptor::{Descriptor, Kind};
@@ -157,12 +157,7 @@ impl Action {
 impl Uplink {
     pub(super) fn new(attachment: &Attachment, stamps: Stamps) -> Self {
         let (map, layout, seat) = (attachment.map_handle(), attachment.layout(), attachment.seat());
-        let cells = MappedCells::new(
-            Arc::clone(map),
-            layout.up_cells(seat),
-            layout.seat_area(seat) + worker_page::UP_TAIL,
-            Head::Mapped(block(seat) + seat_block::UP_HEAD),
-        );
+        let cells = MappedCells::up(map, &layout, seat);
         Self {
             map: Arc::clone(map),
             layout,
@@ -199,8 +194,8 @@ impl Uplink {
 
     pub(super) fn reserve(this: &Arc<Mutex<Self>>, length: usize) -> Reserved {
         let mut uplink = this.lock().unwrap_or_else(PoisonError::into_inner);
-        uplink.take_back();
-        let Some(slot) = uplink.free.pop() else {
+        let free = uplink.free_slot();
+        let Some(slot) = free else {
             if uplink.sent.is_empty() {
                 return Reserved::Never { slots: uplink.layout.geometry().action_slots };
             }
@@ -218,24 +213,19 @@ impl Uplink {
         })
     }
 
-    /// Publishes the action and gives the observation's slot back, with one wake-up: the action first, since it is what
-    /// the sidecar waits for. `Err`: no room yet for both.
+    /// Publishes the action and with it gives the observation's slot back. `Err`: no room yet.
     #[expect(
         clippy::result_large_err,
         reason = "what found no room is given back whole, without an allocation"
     )]
     pub(super) fn publish(&mut self, mut action: Action) -> Result<(), Action> {
         self.flush();
-        if self.up.free() < 2 || !self.releases.is_empty() {
+        if !self.up.has_room(1) || !self.releases.is_empty() {
             return Err(action);
         }
-        self.push_action(&action.observation, &mut action.reservation, action.length);
-        let (slot, generation) = action.observation.lent();
+        let returned = Some(action.observation.lent());
+        self.push_action(&action.observation, &mut action.reservation, action.length, returned);
         action.observation.forget();
-        if !self.push_release(slot, generation) {
-            // A cell was free and nobody else pushes: not so only if the sidecar's page is overwritten.
-            self.releases.push((slot, generation));
-        }
         self.post();
         Ok(())
     }
@@ -248,10 +238,10 @@ impl Uplink {
         length: usize,
     ) -> Result<(), Reservation> {
         self.flush();
-        if self.up.free() == 0 || !self.releases.is_empty() {
+        if !self.up.has_room(1) || !self.releases.is_empty() {
             return Err(reservation);
         }
-        self.push_action(observation, &mut reservation, length);
+        self.push_action(observation, &mut reservation, length, None);
         self.post();
         Ok(())
     }
@@ -290,7 +280,7 @@ impl Uplink {
     pub(super) fn has_room(&mut self) -> bool {
         self.take_back();
         self.flush();
-        self.up.free() >= 2 && (!self.free.is_empty() || self.sent.is_empty())
+        self.up.has_room(1) && (!self.free.is_empty() || self.sent.is_empty())
     }
 
     /// Its process is no more: whatever is dropped from here on says nothing.
@@ -322,10 +312,25 @@ impl Uplink {
         }
     }
 
-    /// There has to be room. The caller posts.
-    fn push_action(&mut self, observation: &Observation, reservation: &mut Reservation, length: usize) {
+    /// An action slot that nobody uses. Looks how far the sidecar is only when none is left: a look at a word that it
+    /// has just written costs as much as a message.
+    fn free_slot(&mut self) -> Option<u32> {
+        if self.free.is_empty() {
+            self.take_back();
+        }
+        self.free.pop()
+    }
+
+    /// There has to be room. The caller posts. `returned`: slot and generation that go back with it.
+    fn push_action(
+        &mut self,
+        observation: &Observation,
+        reservation: &mut Reservation,
+        length: usize,
+        returned: Option<(u32, u32)>,
+    ) {
         debug_assert_eq!(observation.origin(), self.origin);
-        let descriptor = Descriptor {
+        let action = Descriptor {
             kind: Kind::Action,
             epoch: observation.epoch().0,
             sequence: observation.sequence(),
@@ -334,9 +339,10 @@ impl Uplink {
             offset: 0,
             // At most the action slot, which is a u32.
             length: length as u32,
-            stamps: [observation.taken().as_nanos(), self.stamps.now().as_nanos(), 0, 0],
+            stamps: [observation.taken().as_nanos(), self.stamps.now().as_nanos(), 0],
             ..RECORD
         };
+        let descriptor = returned.map_or(action, |(slot, generation)| action.returning(slot, generation));
         let position = self.up.position();
         point(Point::UpBefore);
         let pushed = self.up.try_push(&descriptor, &[]);

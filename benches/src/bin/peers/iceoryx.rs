@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 End::Ping => {
                     let publisher = forth.publisher_builder().initial_max_slice_len(args.bytes).create()?;
                     let subscriber = back.subscriber_builder().create()?;
-                    ping(args, || publish_ping(args, &publisher, &subscriber))
+                    ping(args, |patience| publish_ping(args, &publisher, &subscriber, patience))
                 }
                 End::Pong => {
                     let publisher = back.publisher_builder().create()?;
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             match args.end {
                 End::Ping => {
                     let client = service.client_builder().initial_max_slice_len(args.bytes).create()?;
-                    ping(args, || request_ping(args, &client))
+                    ping(args, |patience| request_ping(args, &client, patience))
                 }
                 End::Pong => {
                     let server = service.server_builder().create()?;
@@ -114,16 +114,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn ping(args: &Args, mut trip: impl FnMut() -> Result<bool, Failure>) -> Result<(), Failure> {
+fn ping(args: &Args, mut trip: impl FnMut(Duration) -> Result<bool, Failure>) -> Result<(), Failure> {
     // Until the other end is there nothing comes back.
     let started = sidecar_shm::clock::now();
-    while !trip()? {
+    while !trip(LOOK_AGAIN)? {
         if sidecar_shm::clock::now().since(started) > PATIENCE {
             return Err("the other end did not come".into());
         }
     }
     let plan = Batches { trips: args.trips, batches: args.batches };
-    let nanos = plan.run(|| match trip() {
+    let nanos = plan.run(|| match trip(PATIENCE) {
         Ok(true) => Ok(()),
         Ok(false) => Err("a trip was lost".to_owned()),
         Err(error) => Err(error.to_string()),
@@ -132,10 +132,13 @@ fn ping(args: &Args, mut trip: impl FnMut() -> Result<bool, Failure>) -> Result<
     Ok(())
 }
 
-/// A trip is given up after this: only before the other end is there does that happen.
-const LOST: Duration = Duration::from_millis(20);
+/// Before the other end is there a trip is given up after this, and another one made.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-fn poll<T>(mut look: impl FnMut() -> Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
+fn poll<T>(
+    patience: Duration,
+    mut look: impl FnMut() -> Result<Option<T>, Failure>,
+) -> Result<Option<T>, Failure> {
     let started = sidecar_shm::clock::now();
     loop {
         for _ in 0..4096 {
@@ -144,7 +147,7 @@ fn poll<T>(mut look: impl FnMut() -> Result<Option<T>, Failure>) -> Result<Optio
             }
             core::hint::spin_loop();
         }
-        if sidecar_shm::clock::now().since(started) > LOST {
+        if sidecar_shm::clock::now().since(started) > patience {
             return Ok(None);
         }
     }
@@ -154,12 +157,13 @@ fn publish_ping(
     args: &Args,
     publisher: &Publisher<Service, [u8], ()>,
     subscriber: &Subscriber<Service, Reply, ()>,
+    patience: Duration,
 ) -> Result<bool, Failure> {
     let mut sample = publisher.loan_slice_uninit(args.bytes)?;
     batches::write_if(args.touch, sample.payload_mut());
     // SAFETY: bytes of any value are bytes; untouched ones hold what the shared memory held before.
     unsafe { sample.assume_init() }.send()?;
-    Ok(poll(|| Ok(subscriber.receive()?))?.is_some())
+    Ok(poll(patience, || Ok(subscriber.receive()?))?.is_some())
 }
 
 fn publish_pong(
@@ -167,7 +171,7 @@ fn publish_pong(
     publisher: &Publisher<Service, Reply, ()>,
     subscriber: &Subscriber<Service, [u8], ()>,
 ) -> Result<(), Failure> {
-    let Some(sample) = poll(|| Ok(subscriber.receive()?))? else { return Ok(()) };
+    let Some(sample) = poll(LOOK_AGAIN, || Ok(subscriber.receive()?))? else { return Ok(()) };
     let seen = batches::read_if(args.touch, sample.payload());
     let mut reply = [0; 64];
     reply[..8].copy_from_slice(&seen.to_le_bytes());
@@ -175,16 +179,20 @@ fn publish_pong(
     Ok(())
 }
 
-fn request_ping(args: &Args, client: &Client<Service, [u8], (), Reply, ()>) -> Result<bool, Failure> {
+fn request_ping(
+    args: &Args,
+    client: &Client<Service, [u8], (), Reply, ()>,
+    patience: Duration,
+) -> Result<bool, Failure> {
     let mut request = client.loan_slice_uninit(args.bytes)?;
     batches::write_if(args.touch, request.payload_mut());
     // SAFETY: as in `publish_ping`.
     let pending = unsafe { request.assume_init() }.send()?;
-    Ok(poll(|| Ok(pending.receive()?))?.is_some())
+    Ok(poll(patience, || Ok(pending.receive()?))?.is_some())
 }
 
 fn request_pong(args: &Args, server: &Server<Service, [u8], (), Reply, ()>) -> Result<(), Failure> {
-    let Some(request) = poll(|| Ok(server.receive()?))? else { return Ok(()) };
+    let Some(request) = poll(LOOK_AGAIN, || Ok(server.receive()?))? else { return Ok(()) };
     let seen = batches::read_if(args.touch, request.payload());
     let mut reply = [0; 64];
     reply[..8].copy_from_slice(&seen.to_le_bytes());

@@ -201,7 +201,9 @@ impl Ends {
     fn wait(&mut self) -> io::Result<()> {
         let Self { driver, spin, came, owner, .. } = self;
         let Some(spin) = spin else {
-            core::hint::spin_loop();
+            while !owner.has_something() {
+                core::hint::spin_loop();
+            }
             return Ok(());
         };
         if spin.wait(|| owner.has_something()) {

@@ -161,7 +161,20 @@ impl Micro {
     }
 }
 
+/// A peer that breaks costs its own rows, not the run.
 fn iceoryx(
+    peers: Option<&Path>,
+    pattern: &str,
+    service: &str,
+    bytes: usize,
+    touch: bool,
+    cores: [usize; 2],
+) -> io::Result<Vec<f64>> {
+    run_iceoryx(peers, pattern, service, bytes, touch, cores)
+        .map_err(|error| missing(&format!("iceoryx2's {pattern} with {bytes} bytes: {error}")))
+}
+
+fn run_iceoryx(
     peers: Option<&Path>,
     pattern: &str,
     service: &str,

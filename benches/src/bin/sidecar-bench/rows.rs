@@ -209,7 +209,7 @@ pub(crate) fn of_hops(medians: &Medians) -> Vec<Row> {
         row.note = [ours, theirs]
             .iter()
             .find_map(|micro| medians.missing.get(micro))
-            .map(|what| format!("{what} is missing"));
+            .map(|what| format!("missing: {what}"));
         rows.push(row);
     };
     let spinning = "both sides spinning, a core each";
@@ -249,7 +249,7 @@ pub(crate) fn of_hops(medians: &Medians) -> Vec<Row> {
         let theirs = ours.map(|ours| vec![think; ours.len()]);
         let pair = (ours.map(Vec::as_slice), theirs.as_deref());
         let mut row = Row::ratio(what.to_owned(), "its thinking time", "a core each", pair, target);
-        row.note = medians.missing.get(&Micro::Thinking(thinking)).map(|what| format!("{what} is missing"));
+        row.note = medians.missing.get(&Micro::Thinking(thinking)).map(|what| format!("missing: {what}"));
         rows.push(row);
     }
     rows

@@ -1,6 +1,7 @@
 //! Workers that write nonsense, or whatever they can.
 
 use super::*;
+use crate::descriptor::MARK_WORD;
 use crate::sys;
 
 /// Pages of a seat as a hostile worker has them: the granted descriptors, mapped by hand.
@@ -29,16 +30,25 @@ impl Hostile {
         self.layout.seat_area(self.seat)
     }
 
-    /// Writes a word of a cell and moves the tail behind it.
+    /// Writes the words of a cell, its mark aside, and marks it as the next message.
     fn push(&self, words: &[u64]) {
         let tail = self.map.word32(self.area() + worker_page::UP_TAIL);
         let position = tail.load(Ordering::Relaxed);
-        let cell = (position % crate::layout::RING_CAPACITY) as usize;
-        for (index, word) in words.iter().enumerate() {
-            let offset = self.layout.up_cells(self.seat) + cell * crate::layout::CELL + index * 8;
-            self.map.word64(offset).store(*word, Ordering::Relaxed);
+        for (index, word) in words.iter().enumerate().filter(|(index, _)| *index != MARK_WORD) {
+            self.word(position, index).store(*word, Ordering::Relaxed);
         }
+        self.mark(position);
         tail.store(position.wrapping_add(1), Ordering::Release);
+    }
+
+    fn mark(&self, position: u32) {
+        self.word(position, MARK_WORD).store(u64::from(position) | 1 << 32, Ordering::Release);
+    }
+
+    /// A word of the cell of a position.
+    fn word(&self, position: u32, word: usize) -> &crate::sync::AtomicU64 {
+        let cell = (position % crate::layout::RING_CAPACITY) as usize;
+        self.map.word64(self.layout.up_cells(self.seat) + cell * crate::layout::CELL + word * 8)
     }
 }
 
@@ -51,7 +61,7 @@ const fn action(slot: u32, generation: u32, offset: u32, length: u32, sequence: 
         0,
         0,
         0,
-        0,
+        0, // the mark
     ]
 }
 
@@ -82,11 +92,25 @@ fn each_kind_of_nonsense_poisons_its_worker_and_the_next_one_works() {
             worker.push(&release(0, 1));
             worker.push(&release(0, 1));
         }),
-        ("tail", &|worker| {
-            worker.map.word32(worker.area() + worker_page::UP_TAIL).store(65, Ordering::Release)
+        ("a cell that was never written", &|worker| worker.mark(0)),
+        ("an answer that gives another slot back", &|worker| {
+            let mut words = action(0, worker.info.generation, 0, 1, 1);
+            words[0] |= u64::from(crate::descriptor::RETURNED) << 8;
+            words[6] = 1 | 1 << 32;
+            worker.push(&words);
         }),
-        ("tail back", &|worker| {
-            worker.map.word32(worker.area() + worker_page::UP_TAIL).store(u32::MAX, Ordering::Release);
+        ("an answer that gives another generation back", &|worker| {
+            let mut words = action(0, worker.info.generation, 0, 1, 1);
+            words[0] |= u64::from(crate::descriptor::RETURNED) << 8;
+            words[6] = 99 << 32;
+            worker.push(&words);
+        }),
+        ("an answer to nothing that gives a slot back twice", &|worker| {
+            let mut words = action(0, worker.info.generation, 0, 1, 77);
+            words[0] |= u64::from(crate::descriptor::RETURNED) << 8;
+            words[6] = 1 << 32;
+            worker.push(&words);
+            worker.push(&words);
         }),
         ("head", &|worker| {
             worker.map.word32(worker.area() + worker_page::DOWN_HEAD).store(7000, Ordering::Release);
@@ -98,6 +122,8 @@ fn each_kind_of_nonsense_poisons_its_worker_and_the_next_one_works() {
         let hostile = Hostile::attach(&mut side);
         attack(&hostile);
         side.observe(1, b"more");
+        // How far it has read is looked at when its ring seems full.
+        while side.owner.send(&sidecar_core::record::ToWorker::Drain).is_ok() {}
         let poisoned = until(|| match side.poll() {
             Ok(Some(said)) => panic!("{what}: {said:?}"),
             Ok(None) => None,
@@ -281,10 +307,9 @@ fn a_worker_that_talks_without_end_keeps_nobody() {
     let mut side = Side::new(&SMALL);
     let hostile = Hostile::attach(&mut side);
     let words = action(0, hostile.info.generation, 0, 1, 77);
-    for cell in 0..crate::layout::RING_CAPACITY as usize {
+    for cell in 0..crate::layout::RING_CAPACITY {
         for (index, word) in words.iter().enumerate() {
-            let offset = hostile.layout.up_cells(hostile.seat) + cell * crate::layout::CELL + index * 8;
-            hostile.map.word64(offset).store(*word, Ordering::Relaxed);
+            hostile.word(cell, index).store(*word, Ordering::Relaxed);
         }
     }
     let stop = crate::sync::AtomicBool::new(false);
@@ -295,8 +320,7 @@ fn a_worker_that_talks_without_end_keeps_nobody() {
             // The second bound is for an owner that never comes back.
             while !stop.load(Ordering::Relaxed) && clock::now().since(started) < crate::testing::WATCHDOG {
                 let head = hostile.map.word32(block + seat_block::UP_HEAD).load(Ordering::Relaxed);
-                let tail = hostile.map.word32(hostile.area() + worker_page::UP_TAIL);
-                tail.store(head.wrapping_add(crate::layout::RING_CAPACITY), Ordering::Release);
+                (0..crate::layout::RING_CAPACITY).for_each(|ahead| hostile.mark(head.wrapping_add(ahead)));
             }
         });
         // Each call comes back, though there is always more.
