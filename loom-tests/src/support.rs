@@ -119,7 +119,7 @@ pub(crate) fn message(number: u64) -> (Descriptor, [u8; 9]) {
         generation: 3,
         offset: 4,
         length: 5,
-        stamps: [number, 6, 7, !number],
+        stamps: [number, 6, !number],
     };
     // More than a word, and not a whole one more.
     (descriptor, [number as u8; 9])

@@ -5,6 +5,7 @@
 
 use core::time::Duration;
 use std::io;
+use std::path::PathBuf;
 use std::process::Command;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,6 +37,8 @@ pub(crate) struct Hop {
     pub(crate) waiting: Waiting,
     /// How long the worker thinks, in microseconds.
     pub(crate) think: u32,
+    /// The worker is one in Python whose handler does nothing: interpreter and script.
+    pub(crate) python: Option<(PathBuf, PathBuf)>,
     /// Cores of this side and of the worker.
     pub(crate) cores: [usize; 2],
     /// All that there are: what both sides count before they pin themselves.
@@ -94,15 +97,23 @@ impl Hop {
             Waiting::Adaptive => "auto",
             Waiting::Block(_) => "off",
         };
-        let mut worker = Command::new(std::env::current_exe()?);
-        worker.args(["worker", "--spin", spin, "--think", &self.think.to_string()]);
-        worker.args(["--core", &self.cores[1].to_string(), "--shm"]).arg(place.region());
-        if self.touch {
-            worker.arg("--touch");
-        }
-        if self.stamps == Stamps::Off {
-            worker.arg("--no-stamps");
-        }
+        let core = self.cores[1].to_string();
+        let mut worker = if let Some((interpreter, script)) = &self.python {
+            let mut worker = Command::new(interpreter);
+            worker.arg(script).arg(core).env("PYTHONDONTWRITEBYTECODE", "1");
+            worker
+        } else {
+            let mut worker = Command::new(std::env::current_exe()?);
+            worker.args(["worker", "--spin", spin, "--think", &self.think.to_string(), "--core", &core]);
+            if self.touch {
+                worker.arg("--touch");
+            }
+            if self.stamps == Stamps::Off {
+                worker.arg("--no-stamps");
+            }
+            worker
+        };
+        worker.arg("--shm").arg(place.region());
         cores::stay_on(&self.all)?;
         let worker = Process::start("the worker", &mut worker)?;
         let connection = attach(&mut owner, &listener)?;

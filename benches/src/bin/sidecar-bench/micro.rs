@@ -15,6 +15,7 @@ use crate::processes::Process;
 use crate::random::Random;
 use crate::socket::Io;
 use crate::stats;
+use crate::subjects::Programs;
 
 /// One ping-pong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,6 +32,8 @@ pub(crate) enum Micro {
     },
     /// Ours, sleeping on one core.
     Blocking(Io),
+    /// Ours, both sides adaptive on two cores, with an empty handler in this language.
+    Handler(Language),
     /// Ours with a worker that thinks, on two cores.
     Thinking(Thinking),
     PublishSubscribe {
@@ -50,6 +53,13 @@ pub(crate) enum Stamped {
     No,
 }
 
+/// What a worker is written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Language {
+    Rust,
+    Python,
+}
+
 /// How both sides wait meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Thinking {
@@ -66,6 +76,7 @@ pub(crate) const SIZES: [usize; 3] = [64, 64 << 10, 1 << 20];
 pub(crate) fn all() -> Vec<Micro> {
     let mut all = vec![Micro::CacheLine, Micro::FutexAndEventfd];
     all.extend([Io::Uring, Io::Epoll].map(Micro::Blocking));
+    all.extend([Language::Rust, Language::Python].map(Micro::Handler));
     all.extend([Thinking::Adaptive, Thinking::Blocking].map(Micro::Thinking));
     for bytes in SIZES {
         all.push(Micro::Hop { bytes, touch: false, stamps: Stamped::No });
@@ -85,11 +96,18 @@ pub(crate) struct Medians {
     pub(crate) missing: HashMap<Micro, String>,
 }
 
+impl Medians {
+    /// Why one of these could not be measured.
+    pub(crate) fn why_missing(&self, of: impl IntoIterator<Item = Micro>) -> Option<String> {
+        of.into_iter().find_map(|micro| self.missing.get(&micro)).map(|what| format!("missing: {what}"))
+    }
+}
+
 /// Measures all of them.
 ///
 /// # Errors
 /// Something broke; what is merely missing on this machine is in the result.
-pub(crate) fn measure(peers: Option<&Path>, cores: &Cores, rounds: u32, seed: u64) -> io::Result<Medians> {
+pub(crate) fn measure(programs: &Programs, cores: &Cores, rounds: u32, seed: u64) -> io::Result<Medians> {
     let mut medians = Medians::default();
     let mut plan = all();
     let mut random = Random(seed);
@@ -99,7 +117,7 @@ pub(crate) fn measure(peers: Option<&Path>, cores: &Cores, rounds: u32, seed: u6
             if medians.missing.contains_key(&micro) {
                 continue;
             }
-            match micro.run(peers, cores, &format!("sidecar-bench-{}-{round}", std::process::id())) {
+            match micro.run(programs, cores, &format!("sidecar-bench-{}-{round}", std::process::id())) {
                 Ok(nanos) => medians.rounds.entry(micro).or_default().push(stats::median(&nanos)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     medians.missing.insert(micro, error.to_string());
@@ -115,7 +133,8 @@ pub(crate) fn measure(peers: Option<&Path>, cores: &Cores, rounds: u32, seed: u6
 }
 
 impl Micro {
-    fn run(self, peers: Option<&Path>, cores: &Cores, service: &str) -> io::Result<Vec<f64>> {
+    fn run(self, programs: &Programs, cores: &Cores, service: &str) -> io::Result<Vec<f64>> {
+        let peers = programs.peers.as_deref();
         let first = cores.get(0).unwrap_or(0);
         let two = || {
             let second = cores.get(1).ok_or_else(|| missing("a second core"))?;
@@ -129,6 +148,7 @@ impl Micro {
             stamps,
             waiting,
             think,
+            python: None,
             cores: cores_of,
             all: cores.all().to_vec(),
         };
@@ -144,6 +164,14 @@ impl Micro {
                 hop(bytes, touch, stamps, Waiting::Spin, 0, two()?).run(plan)
             }
             Self::Blocking(io) => hop(64, false, Stamps::On, Waiting::Block(io), 0, [first, first]).run(slow),
+            Self::Handler(language) => {
+                let rust = hop(64, false, Stamps::On, Waiting::Adaptive, 0, two()?);
+                let python = match language {
+                    Language::Rust => None,
+                    Language::Python => Some(programs.python_script("empty_worker.py")?),
+                };
+                Hop { python, ..rust }.run(fast)
+            }
             Self::Thinking(thinking) => {
                 let waiting = match thinking {
                     Thinking::Adaptive => Waiting::Adaptive,

@@ -3,7 +3,7 @@
 //! A row of the design appears at every size and against every peer that it names. Rows without a target are there to
 //! read.
 
-use crate::micro::{self, Medians, Micro, Stamped, Thinking};
+use crate::micro::{self, Language, Medians, Micro, Stamped, Thinking};
 use crate::rounds::{Burst, Cells, Load, Placement};
 use crate::socket::Io;
 use crate::stats::{self, Ratio, Verdict};
@@ -148,9 +148,10 @@ pub(crate) fn needs(placement: Placement) -> Vec<(Subject, Subject, usize)> {
 /// What is streamed.
 pub(crate) const STREAMED: usize = 2 * MIB;
 
-/// All rows that cross a socket.
+/// All rows that cross a socket, of the placements that were asked for.
 pub(crate) fn of_cells(
     cells: &Cells,
+    asked: impl Fn(Placement) -> bool,
     place: impl Fn(Placement) -> String,
     missing: &[(Placement, Subject, String)],
 ) -> Vec<Row> {
@@ -176,11 +177,14 @@ pub(crate) fn of_cells(
         rows.push(row);
     };
     for EndToEnd { placement, ours, theirs, sizes, at, target } in end_to_end() {
+        if !asked(placement) {
+            continue;
+        }
         for size in sizes {
             push(placement, ours, theirs, Load::Lockstep(*size), at, target);
         }
     }
-    for ours in [Subject::Uring, Subject::Epoll] {
+    for ours in [Subject::Uring, Subject::Epoll].into_iter().filter(|_| asked(Placement::OneCpu)) {
         push(Placement::OneCpu, ours, Subject::Floor, Load::Stream(STREAMED), At::P50, None);
     }
     rows
@@ -203,16 +207,14 @@ fn tail(bursts: &[Burst]) -> f64 {
 /// All rows of the hop.
 pub(crate) fn of_hops(medians: &Medians) -> Vec<Row> {
     let mut rows = Vec::new();
+    let spinning = "both sides spinning, a core each";
+    push_handler(&mut rows, medians);
     let mut push = |what: &str, ours: Micro, theirs: Micro, against: &str, placement: &str, target| {
         let part = |micro| medians.rounds.get(&micro).map(Vec::as_slice);
         let mut row = Row::ratio(what.to_owned(), against, placement, (part(ours), part(theirs)), target);
-        row.note = [ours, theirs]
-            .iter()
-            .find_map(|micro| medians.missing.get(micro))
-            .map(|what| format!("missing: {what}"));
+        row.note = medians.why_missing([ours, theirs]);
         rows.push(row);
     };
-    let spinning = "both sides spinning, a core each";
     for size in micro::SIZES {
         let hop = |touch, stamps| Micro::Hop { bytes: size, touch, stamps };
         let what = |form: &str| format!("region hop, {}{form}", bytes(size));
@@ -249,10 +251,35 @@ pub(crate) fn of_hops(medians: &Medians) -> Vec<Row> {
         let theirs = ours.map(|ours| vec![think; ours.len()]);
         let pair = (ours.map(Vec::as_slice), theirs.as_deref());
         let mut row = Row::ratio(what.to_owned(), "its thinking time", "a core each", pair, target);
-        row.note = medians.missing.get(&Micro::Thinking(thinking)).map(|what| format!("missing: {what}"));
+        row.note = medians.why_missing([Micro::Thinking(thinking)]);
         rows.push(row);
     }
     rows
+}
+
+/// Microseconds that a Python worker may cost on top of the one in Rust.
+const PYTHON_EXTRA: f64 = 3.0;
+
+/// What an empty handler in Python costs on top of one in Rust, last byte to action.
+fn push_handler(rows: &mut Vec<Row>, medians: &Medians) {
+    let [rust, python] = [Language::Rust, Language::Python].map(Micro::Handler);
+    let micros = |micro| {
+        let nanos = medians.rounds.get(&micro)?;
+        Some(nanos.iter().map(|nanos| nanos / 1000.0).collect::<Vec<_>>())
+    };
+    let (ours, theirs) = (micros(python), micros(rust));
+    let extra = ours.as_ref().zip(theirs.as_ref()).and_then(|(ours, theirs)| Ratio::difference(ours, theirs));
+    rows.push(Row {
+        what: "Python worker on top of the one in Rust, empty handler, 64 B".to_owned(),
+        against: "microseconds more".to_owned(),
+        placement: "region hop, both sides adaptive, a core each".to_owned(),
+        ours: ours.as_deref().map(stats::median),
+        theirs: theirs.as_deref().map(stats::median),
+        ratio: extra,
+        target: Some(PYTHON_EXTRA),
+        verdict: extra.map_or(Verdict::Missing, |extra| extra.verdict(PYTHON_EXTRA)),
+        note: medians.why_missing([rust, python]),
+    });
 }
 
 /// A size as people say it.
@@ -308,7 +335,7 @@ mod tests {
     #[test]
     fn what_was_not_measured_is_missing_and_says_why() {
         let missing = [(Placement::OneCpu, Subject::Beast, "libboost-dev or g++".to_owned())];
-        let rows = of_cells(&HashMap::new(), |_| String::new(), &missing);
+        let rows = of_cells(&HashMap::new(), |_| true, |_| String::new(), &missing);
         assert!(rows.iter().all(|row| row.verdict == Verdict::Missing));
         let beast = rows.iter().find(|row| row.against == Subject::Beast.name()).unwrap();
         assert!(beast.note.as_ref().unwrap().contains("libboost-dev"));
@@ -322,10 +349,42 @@ mod tests {
             |nanos: f64| (0..10).map(|round| Burst(vec![nanos * f64::from(round + 1)])).collect::<Vec<_>>();
         cells.insert((Placement::OneCpu, Subject::Uring, Load::Lockstep(64)), burst(3000.0));
         cells.insert((Placement::OneCpu, Subject::Floor, Load::Lockstep(64)), burst(2000.0));
-        let rows = of_cells(&cells, |_| String::new(), &[]);
+        let rows = of_cells(&cells, |_| true, |_| String::new(), &[]);
         let row = rows.iter().find(|row| row.verdict == Verdict::Pass).unwrap();
         assert_eq!(row.ratio.unwrap().median, 1.5);
         assert_eq!(row.target, Some(1.6));
         assert_eq!(Row::count("x", "calls", Some(3.0), 2.0, None).verdict, Verdict::Miss);
+    }
+
+    #[test]
+    fn what_was_not_asked_for_has_no_row() {
+        assert!(of_cells(&HashMap::new(), |_| false, |_| String::new(), &[]).is_empty());
+    }
+
+    /// The design's section on speed, by hand.
+    #[test]
+    fn every_hop_has_the_designs_target() {
+        let rows = of_hops(&Medians::default());
+        let mut targets = rows
+            .iter()
+            .filter_map(|row| Some((row.what.as_str(), row.against.as_str(), row.target?)))
+            .collect::<Vec<_>>();
+        let mut expected = Vec::new();
+        let sizes = ["64 B", "64 KiB", "1 MiB"];
+        let [plain, stamped, whole] = [", no stamps", ", stamped", ""]
+            .map(|form| sizes.map(|size| format!("region hop, {size}{form}")));
+        for ((plain, stamped), whole) in plain.iter().zip(&stamped).zip(&whole) {
+            expected.push((plain.as_str(), "cache-line ping-pong", 2.0));
+            expected.push((stamped, "cache-line ping-pong", 3.0));
+            expected.push((whole, "iceoryx2 publish/subscribe", 0.35));
+        }
+        expected.push(("region hop, blocking, uring", "futex + eventfd ping-pong", 1.15));
+        expected.push(("region hop, blocking, epoll", "futex + eventfd ping-pong", 1.15));
+        expected.push(("region hop, worker thinks 100 us, adaptive", "its thinking time", 1.02));
+        let python = "Python worker on top of the one in Rust, empty handler, 64 B";
+        expected.push((python, "microseconds more", 3.0));
+        targets.sort_by_key(|row| (row.0, row.1));
+        expected.sort_by_key(|row| (row.0, row.1));
+        assert_eq!(targets, expected);
     }
 }

@@ -54,6 +54,16 @@ enum Part {
     Hop,
 }
 
+impl From<Placement> for Part {
+    fn from(placement: Placement) -> Self {
+        match placement {
+            Placement::OneCpu => Self::OneCpu,
+            Placement::SpinningGateway => Self::SpinningGateway,
+            Placement::FreeCore => Self::FreeCore,
+        }
+    }
+}
+
 /// How long nothing happens for the row about it.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -93,12 +103,8 @@ pub(crate) fn run(args: &Args) -> io::Result<ExitCode> {
     let mut all_rows = Vec::new();
     let (mut cells, mut missing) = (Cells::new(), Vec::new());
     let mut after = Vec::new();
-    for (placement, part) in [
-        (Placement::OneCpu, Part::OneCpu),
-        (Placement::SpinningGateway, Part::SpinningGateway),
-        (Placement::FreeCore, Part::FreeCore),
-    ] {
-        if !wants(part) {
+    for placement in [Placement::OneCpu, Placement::SpinningGateway, Placement::FreeCore] {
+        if !wants(Part::from(placement)) {
             continue;
         }
         let (subjects, sizes) = plan(placement);
@@ -121,10 +127,11 @@ pub(crate) fn run(args: &Args) -> io::Result<ExitCode> {
         }
     }
     let describe = |placement: Placement| placement.describe(&cores);
-    all_rows.extend(rows::of_cells(&cells, describe, &missing));
+    let asked = |placement| wants(Part::from(placement));
+    all_rows.extend(rows::of_cells(&cells, asked, describe, &missing));
     if wants(Part::Hop) {
         let rounds = if args.quick { 1 } else { args.rounds.div_ceil(2) };
-        let medians = micro::measure(args.programs.peers.as_deref(), &cores, rounds, args.seed)?;
+        let medians = micro::measure(&args.programs, &cores, rounds, args.seed)?;
         all_rows.extend(rows::of_hops(&medians));
     }
     for (subject, after) in after {

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// A ratio over rounds: its median, and the interval that holds the true median with 95 % (order statistics, no
+/// A ratio, or a difference, over rounds: its median, and the interval that holds the true median with 95 % (order statistics, no
 /// assumption about a distribution).
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub(crate) struct Ratio {
@@ -46,11 +46,20 @@ const LEAST_ROUNDS: usize = 6;
 impl Ratio {
     /// `ours[i] / theirs[i]` were measured in the same round. `None` without a round.
     pub(crate) fn of(ours: &[f64], theirs: &[f64]) -> Option<Self> {
-        let mut ratios = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect::<Vec<_>>();
-        ratios.sort_by(f64::total_cmp);
-        let (low, high) = interval(ratios.len())?;
-        let median = quantile(&ratios, 0.5)?;
-        Some(Self { median, low: ratios[low], high: ratios[high], rounds: ratios.len() })
+        Self::by(ours, theirs, |ours, theirs| ours / theirs)
+    }
+
+    fn by(ours: &[f64], theirs: &[f64], compare: impl Fn(f64, f64) -> f64) -> Option<Self> {
+        let mut all =
+            ours.iter().zip(theirs).map(|(ours, theirs)| compare(*ours, *theirs)).collect::<Vec<_>>();
+        all.sort_by(f64::total_cmp);
+        let (low, high) = interval(all.len())?;
+        Some(Self { median: quantile(&all, 0.5)?, low: all[low], high: all[high], rounds: all.len() })
+    }
+
+    /// The same for the difference, in the unit of both.
+    pub(crate) fn difference(ours: &[f64], theirs: &[f64]) -> Option<Self> {
+        Self::by(ours, theirs, |ours, theirs| ours - theirs)
     }
 
     /// At most `target`?

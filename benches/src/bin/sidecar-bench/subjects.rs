@@ -1,6 +1,5 @@
 //! Who is measured end to end, and how each one is started.
 
-use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::process::Command;
@@ -203,12 +202,23 @@ fn peer(programs: &Programs, name: &str) -> io::Result<Command> {
 }
 
 fn python(programs: &Programs, script: &str) -> io::Result<Command> {
-    let (Some(python), Some(scripts)) = (&programs.python, &programs.scripts) else {
-        return Err(missing("the Python environment"));
-    };
-    let mut command = Command::new(python);
-    command.arg(OsString::from(scripts.join(script))).env("PYTHONDONTWRITEBYTECODE", "1");
+    let (interpreter, script) = programs.python_script(script)?;
+    let mut command = Command::new(interpreter);
+    command.arg(script).env("PYTHONDONTWRITEBYTECODE", "1");
     Ok(command)
+}
+
+impl Programs {
+    /// The interpreter and one of the scripts.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotFound`] where there is no Python environment.
+    pub(crate) fn python_script(&self, script: &str) -> io::Result<(PathBuf, PathBuf)> {
+        match (&self.python, &self.scripts) {
+            (Some(python), Some(scripts)) => Ok((python.clone(), scripts.join(script))),
+            _ => Err(missing("the Python environment")),
+        }
+    }
 }
 
 fn missing(what: &str) -> io::Error {
