@@ -149,7 +149,8 @@ fn a_pop_loads_each_word_of_the_peer_once() {
     let (mut producer, mut consumer) = (Producer::new(cells.clone()), Consumer::new(cells.clone()));
     push(&mut producer, 5).unwrap();
     let count = |looks: &AtomicU32| looks.swap(0, Ordering::Relaxed);
-    (count(&cells.0.position_looks), count(&cells.0.mark_looks));
+    count(&cells.0.position_looks);
+    count(&cells.0.mark_looks);
     assert_eq!(pop(&mut consumer), Ok(Some((message(5), record(5)))));
     let loads: Vec<u32> = cells.0.loads.iter().map(|count| count.load(Ordering::Relaxed)).collect();
     let used = record(5).len().div_ceil(8);
