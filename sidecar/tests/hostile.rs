@@ -113,6 +113,12 @@ fn overwrite32(address: usize, value: u32) {
     unsafe { word.write_volatile(value) };
 }
 
+/// Has the cell of this position say that it is the next message.
+fn mark(cells: usize, position: u32) {
+    let cell = position as usize % (RING / CELL);
+    overwrite(cells + cell * CELL + MARK, u64::from(position) | 1 << 32);
+}
+
 /// Looks at a word of the mapping.
 fn read32(address: usize) -> u32 {
     let word = core::ptr::with_exposed_provenance::<u32>(address);
@@ -214,11 +220,20 @@ fn a_hostile_process() {
     while clock::now().since(started) < seconds() {
         match attack.as_str() {
             // The control page and the ring's cells: what the sidecar reads most.
-            "words" => overwrite(parts[0].0 + random.below(said) * 8, random.word()),
+            "words" => {
+                overwrite(parts[0].0 + random.below(said) * 8, random.word());
+                // Chance does not find the one mark that has the sidecar read a cell.
+                if written.is_multiple_of(64) {
+                    mark(parts[0].0 + CELLS, read32(base + UP_HEAD));
+                }
+            }
             // Everything, and the descriptors from time to time.
             "everything" => {
                 let (start, end) = parts[random.below(2)];
                 overwrite(start + random.below((end - start) / 8) * 8, random.word());
+                if written.is_multiple_of(64) {
+                    mark(parts[0].0 + CELLS, read32(base + UP_HEAD));
+                }
                 if written.is_multiple_of(4096) {
                     abuse_descriptors(&mut random);
                 }
@@ -226,9 +241,8 @@ fn a_hostile_process() {
             "flood" => {
                 // Every cell says that it is the next message, or one of those after it.
                 let head = read32(base + UP_HEAD);
-                for position in (0..(RING / CELL) as u32).map(|ahead| head.wrapping_add(ahead)) {
-                    let cell = position as usize % (RING / CELL);
-                    overwrite(parts[0].0 + CELLS + cell * CELL + MARK, u64::from(position) | 1 << 32);
+                for ahead in 0..(RING / CELL) as u32 {
+                    mark(parts[0].0 + CELLS, head.wrapping_add(ahead));
                 }
             }
             "descriptors" => {
