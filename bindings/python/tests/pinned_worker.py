@@ -12,6 +12,8 @@
 `state`  what the worker says of itself
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import json
