@@ -220,7 +220,9 @@ impl Tunnel {
             .find_map(|pair| pair.strip_prefix("agent="))
             .ok_or_else(|| broken("no agent in the dial"))?
             .to_owned();
-        let accept = Base64::encode_string(&Sha1::digest(format!("{key}{ACCEPT_GUID}")));
+        let digest = Sha1::digest(format!("{key}{ACCEPT_GUID}"));
+        let mut text = [0; 28];
+        let accept = Base64::encode(&digest, &mut text).expect("20 bytes are 28 letters");
         self.consume(end);
         let answer = format!(
             "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: {accept}\r\n\r\n"

@@ -4,7 +4,7 @@
 //! counts, the same on every machine and under any load          times, on a quiet machine: `cargo xtask bench`
 //!   tests/allocations.rs     allocations a frame                   src/bin/sidecar-bench   across processes
 //!   sidecar-bench calls      system calls a frame (strace)         benches/core, region    within one (criterion)
-//!   benches/instructions.rs  instructions a frame (callgrind)
+//!   instructions/frame.rs    instructions a frame (callgrind)
 //! ```
 //!
 //! The other end is always [`gateway`], which shares no code with the product: minimal, so that what is measured is the

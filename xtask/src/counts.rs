@@ -21,7 +21,8 @@ pub(crate) fn calls(context: &Context, limit: Duration) -> Result<(), Stop> {
     if let Err(Stop::Failed(_)) = context.runner.run(version, limit) {
         return Err(Stop::Skipped("strace is not installed, or may not trace here"));
     }
-    let build = context.cargo_tool(["build", "--release", "--package", "sidecar-benches"]);
+    let build =
+        context.cargo_tool(["build", "--release", "--package", "sidecar-benches", "--bin", "sidecar-bench"]);
     context.runner.run(build, limit)?;
     let bench = Tool::new(context.bench_path(), &context.root, "`cargo xtask bench` makes it");
     context.runner.run(bench.args(["calls", "--sidecar"]).args([context.sidecar_path()]), limit)
@@ -39,7 +40,11 @@ pub(crate) fn instructions(context: &Context, limit: Duration) -> Result<(), Sto
     let tools = context.target.join("tools");
     let runner = tools.join("bin/gungraun-runner");
     if !runner.is_file() {
-        let install = context.cargo_tool(["install", "--quiet", "--locked", RUNNER, "--root"]).args([tools]);
+        // It reads what callgrind found: to optimise it takes longer than it ever will.
+        let install = context
+            .cargo_tool(["install", "--quiet", "--locked", "--debug", RUNNER, "--root"])
+            .args([tools])
+            .env("CARGO_PROFILE_DEV_DEBUG", "0");
         context.runner.run(install, limit).map_err(|stop| match stop {
             Stop::Failed(why) => {
                 println!("{why}");
@@ -48,6 +53,6 @@ pub(crate) fn instructions(context: &Context, limit: Duration) -> Result<(), Sto
             other => other,
         })?;
     }
-    let bench = context.cargo_tool(["bench", "--package", "sidecar-benches", "--bench", "instructions"]);
+    let bench = context.cargo_tool(["bench", "--package", "sidecar-instructions"]);
     context.runner.run(bench.env("GUNGRAUN_RUNNER", runner), limit)
 }
