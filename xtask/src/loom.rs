@@ -35,16 +35,14 @@ impl Count {
 }
 
 /// Runs them with a target directory of their own: the cfg changes every crate, and would rebuild the others' artefacts
-/// back and forth. Whole-program optimisation would take longer than it saves.
+/// back and forth.
 ///
 /// # Errors
 /// A model that fails, or one that does not although it was weakened.
 pub(crate) fn run(context: &Context, depth: Depth, limit: Duration) -> Result<(), Stop> {
     let tool = context
-        .cargo_tool(["test", "--package", "sidecar-loom-tests", "--release", "--", "--nocapture"])
+        .cargo_tool(["test", "--package", "sidecar-loom-tests", "--profile", "loom", "--", "--nocapture"])
         .env("RUSTFLAGS", "--cfg sidecar_loom")
-        .env("CARGO_PROFILE_RELEASE_LTO", "off")
-        .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
         .env("RUST_BACKTRACE", "0")
         .env("CARGO_TARGET_DIR", context.target.join("loom"));
     let tool = match depth {
