@@ -8,6 +8,7 @@ use crate::python::{self, CMAKE};
 use crate::runner::{Running, Stop};
 use crate::steps::Context;
 use crate::tool::Tool;
+use crate::unit;
 
 const NO_SH: &str = "install a POSIX shell";
 /// Opens the rehearsal gateway of this run alone, which is gone when the step is over.
@@ -36,8 +37,7 @@ enum Under {
 
 /// The committed header is what the sources say.
 pub(crate) fn header(context: &Context, limit: Duration) -> Result<(), Stop> {
-    let test = context.cargo_tool(["test", "--package", "sidecar-c", "--test", "header"]);
-    context.runner.run(test, limit)
+    context.runner.run(unit::program(context, "bindings/c/tests/header.rs")?, limit)
 }
 
 /// Lays libraries, headers and their descriptions out in `target/c`, and says where.

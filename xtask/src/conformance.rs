@@ -1,5 +1,5 @@
-//! The Autobahn cases against the codec and against the agent: each by an example of core's, built here, and the suite in
-//! a virtual environment of its own.
+//! The Autobahn cases against the codec and against the agent: each by an example of core's, which the step `tests` builds,
+//! and the suite in a virtual environment of its own.
 //!
 //! Which case has to come to what is in the files beside the program that compares.
 
@@ -17,10 +17,8 @@ const PLAYED: [(&str, &str); 2] =
 /// Plays every case that is not skipped.
 ///
 /// # Errors
-/// A client does not build, the suite cannot be had, or a verdict is another than the expected one.
+/// The suite cannot be had, or a verdict is another than the expected one.
 pub(crate) fn step(context: &Context, limit: Duration) -> Result<(), Stop> {
-    let clients = context.cargo_tool(["build", "--package", "sidecar-core", "--examples"]);
-    context.runner.run(clients, limit)?;
     python::prepare(CONFORMANCE, &context.root, &context.target, &context.runner)?;
     for (client, expected) in PLAYED {
         let suite = CONFORMANCE.interpreter(&context.root, &context.target).args([PROGRAM]);

@@ -107,8 +107,9 @@ impl<'a> Fuzzer<'a> {
         let tools = context.target.join("tools");
         if !tools.join("bin/cargo-fuzz").is_file() {
             let install = Tool::new("cargo", &context.root, NO_CARGO)
-                .args(["install", "--quiet", "--locked", CARGO_FUZZ, "--root"])
-                .args([tools.clone()]);
+                .args(["install", "--quiet", "--locked", "--debug", CARGO_FUZZ, "--root"])
+                .args([tools.clone()])
+                .env("CARGO_PROFILE_DEV_DEBUG", "0");
             context.runner.run(install, BUILD_LIMIT).map_err(|stop| match stop {
                 Stop::Failed(why) => {
                     println!("{why}");

@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use crate::plan::{Leftovers, Step};
+use crate::plan::{Leftovers, Step, Takes};
 use crate::runner::Stop;
 use crate::steps::Context;
 
@@ -17,6 +17,7 @@ pub(crate) const STEPS: &[Step<Context>] = &[
         title: "the release binary lists the GPUs of this machine",
         needs: &[],
         leftovers: Leftovers::AFailure,
+        takes: Takes::All,
         run: look,
     },
     Step {
@@ -24,6 +25,7 @@ pub(crate) const STEPS: &[Step<Context>] = &[
         title: "page-locking, copies, slots, and what is copied ahead for another process, on a real GPU",
         needs: &["gpus"],
         leftovers: Leftovers::AFailure,
+        takes: Takes::All,
         run: device,
     },
     Step {
@@ -31,6 +33,7 @@ pub(crate) const STEPS: &[Step<Context>] = &[
         title: "copies out of page-locked slots, beside plain ones and the bus's limit, and ahead of the last byte",
         needs: &["gpus"],
         leftovers: Leftovers::AFailure,
+        takes: Takes::All,
         run: rates,
     },
 ];

@@ -4,6 +4,7 @@
 //! `steps` says what is run, `plan` in which order and with what result, `runner` how.
 
 mod bench;
+mod beside;
 mod bindings;
 mod c;
 mod clock;
@@ -13,6 +14,7 @@ mod fuzz;
 mod gpu;
 mod interop;
 mod interpreters;
+mod lanes;
 mod loom;
 mod orphans;
 mod plan;
@@ -23,9 +25,10 @@ mod soak;
 mod steps;
 mod tally;
 mod tool;
+mod unit;
 
 use core::time::Duration;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use steps::{Context, STEPS};
@@ -40,8 +43,8 @@ usage: cargo xtask test [--only STEP]... [--list]
        cargo xtask wheel
        cargo xtask c
 
-  test            every step, in order; goes on after a failure and says so at the end
-  --only STEP     this step and those it needs; may be repeated
+  test            every step, some beside each other; goes on after a failure and says so at the end
+  --only STEP     this step and those it needs, one after the other; may be repeated
   --list          the steps
 
   simulate        the protocol in virtual time, from fresh seeds; --seed SEED tells one schedule's story
@@ -93,9 +96,21 @@ enum Request {
     Simulate(simulate::Simulate),
     Fuzz(fuzz::Fuzz),
     Bench(bench::Bench),
-    Test { only: Vec<String> },
-    Soak { only: Vec<String>, minutes: u32 },
-    GpuTest { only: Vec<String> },
+    Test {
+        only: Vec<String>,
+    },
+    Soak {
+        only: Vec<String>,
+        minutes: u32,
+    },
+    GpuTest {
+        only: Vec<String>,
+    },
+    /// What [`lanes`] asks of this program for each step.
+    Step {
+        name: String,
+        verdict: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -115,6 +130,8 @@ fn main() -> ExitCode {
         Ok(Request::Fuzz(fuzz)) => fuzz.run().unwrap_or_else(|error| refuse(&error)),
         Ok(Request::Wheel) => build(Context::wheel).unwrap_or_else(|error| refuse(&error)),
         Ok(Request::C) => build(Context::c).unwrap_or_else(|error| refuse(&error)),
+        Ok(Request::Test { only }) if only.is_empty() => all().unwrap_or_else(|error| refuse(&error)),
+        Ok(Request::Step { name, verdict }) => step(&name, &verdict).unwrap_or_else(|error| refuse(&error)),
         Ok(Request::Test { only }) => test(STEPS, &only).unwrap_or_else(|error| refuse(&error)),
         Ok(Request::GpuTest { only }) => test(gpu::STEPS, &only).unwrap_or_else(|error| refuse(&error)),
         Ok(Request::Soak { only, minutes }) => soaked(&only, minutes).unwrap_or_else(|error| refuse(&error)),
@@ -137,6 +154,10 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
         Some("bench") => return bench::Bench::parse(arguments).map(Request::Bench),
         Some("fuzz") => return fuzz::Fuzz::parse(arguments).map(Request::Fuzz),
         Some("wheel") => return alone(arguments, Request::Wheel),
+        Some("step") => {
+            let mut word = || arguments.next().ok_or("`step` wants a name and a file for the verdict");
+            return Ok(Request::Step { name: word()?, verdict: word()?.into() });
+        }
         Some("c") => return alone(arguments, Request::C),
         Some("help" | "--help" | "-h") | None => return Ok(Request::Help),
         Some(other) => return Err(format!("no task is called `{other}`")),
@@ -180,7 +201,20 @@ fn build(what: fn(&Context) -> Result<PathBuf, runner::Stop>) -> Result<ExitCode
     })
 }
 
-/// Runs the chosen steps and prints the table.
+/// Runs every step, some of them beside each other, and prints the table.
+fn all() -> Result<ExitCode, String> {
+    let context = Context::new()?;
+    let watch = clock::Stopwatch::start();
+    let report = lanes::run(&context, STEPS)?;
+    println!("\n== result after {:.0} s\n{report}", watch.elapsed().as_secs_f64());
+    Ok(verdict(&report))
+}
+
+fn step(name: &str, file: &Path) -> Result<ExitCode, String> {
+    lanes::one(&Context::new()?, STEPS, name, file).map(|report| verdict(&report))
+}
+
+/// Runs the chosen steps one after the other, and prints the table.
 fn test(steps: &'static [plan::Step<Context>], only: &[String]) -> Result<ExitCode, String> {
     let chosen = plan::choose(steps, only)?;
     let context = Context::new()?;
@@ -234,6 +268,9 @@ mod tests {
         assert_eq!(parsed("gpu-test --list"), Ok(Request::List(Task::GpuTest)));
         assert_eq!(parsed("wheel"), Ok(Request::Wheel));
         assert_eq!(parsed("c"), Ok(Request::C));
+        let step = Request::Step { name: "fmt".into(), verdict: "/t/fmt".into() };
+        assert_eq!(parsed("step fmt /t/fmt"), Ok(step));
+        assert!(parsed("step fmt").unwrap_err().contains("verdict"));
         assert!(parsed("c now").unwrap_err().contains("`now`"));
         assert!(parsed("wheel now").unwrap_err().contains("`now`"));
         assert!(parsed("test --only").unwrap_err().contains("--only"));

@@ -18,6 +18,8 @@ pub(crate) struct Step<C> {
     pub(crate) needs: &'static [&'static str],
     /// Whether processes that outlive it are a failure.
     pub(crate) leftovers: Leftovers,
+    /// What it takes of the machine; steps that differ in that run beside each other.
+    pub(crate) takes: Takes,
     pub(crate) run: fn(&C) -> Result<(), Stop>,
 }
 
@@ -30,6 +32,15 @@ pub(crate) enum Leftovers {
     AFailure,
 }
 
+/// How many processors a step wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Takes {
+    /// All there are: compilers.
+    All,
+    /// One at most: it waits for timers and for processes to end, or searches by itself.
+    Little,
+}
+
 /// What came of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -37,7 +48,33 @@ pub(crate) enum Verdict {
     /// With the reason.
     Failed(String),
     /// With the reason.
-    Skipped(&'static str),
+    Skipped(String),
+}
+
+impl Verdict {
+    /// On a step that is not chosen.
+    pub(crate) fn not_asked_for() -> Self {
+        Self::Skipped("not asked for".to_owned())
+    }
+
+    /// The first word and the reason, as [`Verdict::read`] has them.
+    pub(crate) fn write(&self) -> String {
+        match self {
+            Self::Passed => "passed ".to_owned(),
+            Self::Failed(reason) => format!("failed {reason}"),
+            Self::Skipped(reason) => format!("skipped {reason}"),
+        }
+    }
+
+    /// What another process wrote; nothing that makes sense is a failure.
+    pub(crate) fn read(text: &str) -> Self {
+        match text.split_once(' ') {
+            Some(("passed", _)) => Self::Passed,
+            Some(("skipped", reason)) => Self::Skipped(reason.to_owned()),
+            Some(("failed", reason)) => Self::Failed(reason.to_owned()),
+            _ => Self::Failed("ended without a verdict".to_owned()),
+        }
+    }
 }
 
 /// The rows of the table, in the order of the steps.
@@ -49,13 +86,29 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// What became of a step.
+    pub(crate) fn push(&mut self, name: &'static str, verdict: Verdict, took: Duration) {
+        self.rows.push((name, verdict, took));
+    }
+
+    /// The verdict on a step, if there is one already.
+    pub(crate) fn verdict(&self, name: &str) -> Option<&Verdict> {
+        self.rows.iter().find(|(row, ..)| *row == name).map(|(_, verdict, _)| verdict)
+    }
+
+    /// Brings the rows into the order of the steps.
+    pub(crate) fn sort<C>(&mut self, steps: &[Step<C>]) {
+        self.rows.sort_by_key(|(row, ..)| steps.iter().position(|step| step.name == *row));
+    }
+
     /// Whether no step failed.
     pub(crate) fn all_passed(&self) -> bool {
         !self.rows.iter().any(|(_, verdict, _)| matches!(verdict, Verdict::Failed(_)))
     }
 
-    fn failed(&self, name: &str) -> bool {
-        self.rows.iter().any(|(row, verdict, _)| *row == name && matches!(verdict, Verdict::Failed(_)))
+    /// Whether a step failed.
+    pub(crate) fn failed(&self, name: &str) -> bool {
+        matches!(self.verdict(name), Some(Verdict::Failed(_)))
     }
 
     fn count(&self, wanted: fn(&Verdict) -> bool) -> usize {
@@ -71,7 +124,7 @@ impl fmt::Display for Report {
             let (word, reason) = match verdict {
                 Verdict::Passed => ("passed", ""),
                 Verdict::Failed(reason) => ("FAILED", reason.as_str()),
-                Verdict::Skipped(reason) => ("skipped", *reason),
+                Verdict::Skipped(reason) => ("skipped", reason.as_str()),
             };
             let line = format!("{name:width$}  {word:7}  {:7.1}  {reason}", took.as_secs_f64());
             writeln!(f, "{}", line.trim_end())?;
@@ -106,6 +159,11 @@ pub(crate) fn choose<C>(steps: &[Step<C>], only: &[String]) -> Result<Vec<&'stat
     Ok(chosen)
 }
 
+/// Why a step was not tried.
+pub(crate) fn without(need: &str) -> String {
+    format!("needs `{need}`, which failed")
+}
+
 /// Has the chosen steps done by `attempt`; ends early only when we are told to.
 pub(crate) fn run<C>(
     steps: &[Step<C>],
@@ -115,13 +173,13 @@ pub(crate) fn run<C>(
     let mut report = Report::default();
     for (number, step) in steps.iter().enumerate() {
         if !chosen.contains(&step.name) {
-            report.rows.push((step.name, Verdict::Skipped("not asked for"), Duration::ZERO));
+            report.push(step.name, Verdict::not_asked_for(), Duration::ZERO);
             continue;
         }
         println!("\n== {} ({} of {}): {}", step.name, number + 1, steps.len(), step.title);
         let watch = Stopwatch::start();
         let result = match step.needs.iter().find(|need| report.failed(need)) {
-            Some(need) => Err(Stop::failed(format!("needs `{need}`, which failed"))),
+            Some(need) => Err(Stop::Failed(without(need))),
             None => attempt(step),
         };
         let (verdict, word) = match result {
@@ -130,7 +188,7 @@ pub(crate) fn run<C>(
                 let word = format!("FAILED: {reason}");
                 (Verdict::Failed(reason), word)
             }
-            Err(Stop::Skipped(reason)) => (Verdict::Skipped(reason), format!("skipped: {reason}")),
+            Err(Stop::Skipped(reason)) => (Verdict::Skipped(reason.to_owned()), format!("skipped: {reason}")),
             Err(Stop::Interrupted(signal)) => {
                 report.interrupted = Some(signal);
                 let reason = format!("interrupted by signal {signal}");
@@ -138,7 +196,7 @@ pub(crate) fn run<C>(
             }
         };
         println!("-- {} {word} ({:.1} s)", step.name, watch.elapsed().as_secs_f64());
-        report.rows.push((step.name, verdict, watch.elapsed()));
+        report.push(step.name, verdict, watch.elapsed());
         if report.interrupted.is_some() {
             break;
         }
@@ -155,7 +213,7 @@ mod tests {
         needs: &'static [&'static str],
         run: fn(&()) -> Result<(), Stop>,
     ) -> Step<()> {
-        Step { name, title: "a step", needs, leftovers: Leftovers::Fine, run }
+        Step { name, title: "a step", needs, leftovers: Leftovers::Fine, takes: Takes::All, run }
     }
 
     fn steps() -> [Step<()>; 4] {
@@ -199,6 +257,16 @@ mod tests {
         let report = run(&steps(), &["d", "a"], attempt);
         assert!(report.all_passed());
         assert!(report.to_string().ends_with("\n2 passed, 0 failed, 2 skipped"), "{report}");
+    }
+
+    #[test]
+    fn a_verdict_is_read_as_it_was_written() {
+        for verdict in
+            [Verdict::Passed, Verdict::Failed("two words".to_owned()), Verdict::Skipped("no GPU".to_owned())]
+        {
+            assert_eq!(Verdict::read(&verdict.write()), verdict);
+        }
+        assert!(matches!(Verdict::read(""), Verdict::Failed(_)));
     }
 
     #[test]

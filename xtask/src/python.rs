@@ -48,6 +48,12 @@ pub(crate) const BARE: Environment<'static> = Environment::new("venv-bare", None
 
 const LIMIT: Duration = Duration::from_secs(300);
 const NO_PYTHON: &str = "install Python 3.10 or later (Debian, Ubuntu: `apt install python3 python3-venv`)";
+/// What Python says where Debian's package python3-venv is missing.
+const NO_MODULE: &[&str] =
+    &["ensurepip is not available", "No module named venv", "No module named ensurepip"];
+/// What pip says when an index is out of reach, or has not what is asked for.
+const NO_PACKAGE: &[&str] =
+    &["No matching distribution found", "Could not find a version", "Connection", "timed out"];
 const NO_VENV: &str =
     "`cargo xtask test --only python`, `--only python-build` and `--only conformance` make it";
 
@@ -93,7 +99,7 @@ pub(crate) fn prepare(
     if !place.join("bin/python").exists() || matches!(runner.run(working, LIMIT), Err(Stop::Failed(_))) {
         let make = python().args(["-m", "venv", "--clear"]).args([&place]);
         let hint = "the module `venv` comes with `apt install python3-venv` on Debian and Ubuntu";
-        runner.run(make, LIMIT).map_err(|stop| with_next_step(stop, hint))?;
+        run_with_hint(runner, make, NO_MODULE, hint)?;
     }
 
     let Some(requirements) = environment.requirements else { return Ok(()) };
@@ -105,12 +111,41 @@ pub(crate) fn prepare(
         "if the package index is out of reach, set PIP_INDEX_URL or install {requirements} from wheels with {}/bin/pip",
         place.display()
     );
-    runner.run(install, LIMIT).map_err(|stop| with_next_step(stop, &hint))
+    run_with_hint(runner, install, NO_PACKAGE, &hint)
+}
+
+/// A failure has the hint only if the program named the cause that the hint helps against; a full disk is another one.
+fn run_with_hint(runner: &Runner, tool: Tool, signs: &[&str], hint: &str) -> Result<(), Stop> {
+    let mut fits = false;
+    let result = runner.run_reading(tool, LIMIT, |line| fits |= signs.iter().any(|sign| line.contains(sign)));
+    if fits { result.map_err(|stop| with_next_step(stop, hint)) } else { result }
 }
 
 fn with_next_step(stop: Stop, hint: &str) -> Stop {
     match stop {
         Stop::Failed(reason) if !reason.contains(hint) => Stop::Failed(format!("{reason}; {hint}")),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_is_given_for_its_own_cause_alone() {
+        let runner = Runner::new().unwrap();
+        let attempt = |says: &str| {
+            let tool = Tool::new("sh", Path::new("/"), "install it")
+                .args(["-c", &format!("echo '{says}' >&2; exit 1")]);
+            match run_with_hint(&runner, tool, NO_MODULE, "install venv") {
+                Err(Stop::Failed(reason)) => reason,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(
+            attempt("because ensurepip is not available").ends_with("ended with exit code 1; install venv")
+        );
+        assert!(attempt("[Errno 28] No space left on device").ends_with("ended with exit code 1"));
     }
 }

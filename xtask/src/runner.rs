@@ -6,9 +6,10 @@
 
 use core::cell::RefCell;
 use core::time::Duration;
-use std::io::{self, BufRead, BufReader};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStdout, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 
@@ -21,7 +22,7 @@ use crate::orphans;
 use crate::tool::Tool;
 
 /// How often a waiter looks for the child's end and for signals to us.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// What an orderly end may take between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long the output of a program that has ended may stay silent and open.
@@ -81,6 +82,33 @@ impl Runner {
         Ok(running)
     }
 
+    /// Runs a program to its end, shows what it says, and has every line of it looked at, errors included.
+    ///
+    /// # Errors
+    /// As [`Runner::run`].
+    pub(crate) fn run_reading(
+        &self,
+        mut tool: Tool,
+        limit: Duration,
+        look: impl FnMut(&str),
+    ) -> Result<(), Stop> {
+        let no_pipe = |error| Stop::failed(format!("no pipe for `{tool}`: {error}"));
+        let (reader, writer) = io::pipe().map_err(no_pipe)?;
+        let errors = writer.try_clone().map_err(no_pipe)?;
+        tool.command().stderr(errors);
+        let mut running = self.start(tool, writer.into())?;
+        running.lines = Some(listen(reader));
+        running.finish_reading(limit, look)
+    }
+
+    /// Starts a program in the background with its standard output in a file.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(crate) fn start_to(&self, tool: Tool, output: File) -> Result<Running<'_>, Stop> {
+        self.start(tool, output.into())
+    }
+
     fn start(&self, mut tool: Tool, output: Stdio) -> Result<Running<'_>, Stop> {
         println!("$ {tool}");
         let name = tool.to_string();
@@ -121,6 +149,17 @@ impl Running<'_> {
         self.finish_reading(limit, |_| {})
     }
 
+    /// Whether [`Running::finish`] would not have to wait, for one that was started when `watch` was.
+    ///
+    /// # Errors
+    /// As [`Running::finish`], save for an end that is no success.
+    pub(crate) fn has_ended(&self, watch: Stopwatch, limit: Duration) -> Result<bool, Stop> {
+        if self.exited()? {
+            return Ok(true);
+        }
+        self.still_waiting(watch, limit, "its end").map(|()| false)
+    }
+
     /// As [`Running::finish`], and shows each line of output to `look` too, if it was started by
     /// [`Runner::start_listening`].
     ///
@@ -128,8 +167,7 @@ impl Running<'_> {
     /// As [`Running::finish`].
     pub(crate) fn finish_reading(mut self, limit: Duration, mut look: impl FnMut(&str)) -> Result<(), Stop> {
         let watch = Stopwatch::start();
-        while !self.exited()? {
-            self.still_waiting(watch, limit, "its end")?;
+        while !self.has_ended(watch, limit)? {
             thread::sleep(LOOK_EVERY);
         }
         let status = self.reap()?;
@@ -225,7 +263,7 @@ impl Drop for Running<'_> {
 }
 
 /// Shows each line and passes it on; ends with the output.
-fn listen(output: ChildStdout) -> Receiver<String> {
+fn listen(output: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = mpsc::channel();
     thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
@@ -294,10 +332,10 @@ mod tests {
         let running =
             runner.start(tool("timeout", &["--foreground", "1000", "sleep", "1000"]), Stdio::null());
         let group = running.unwrap().group;
-        // We adopted the dead, and looking for the living reaps them.
+        // We adopted the dead; only these are reaped, since other tests wait for theirs.
         let watch = Stopwatch::start();
         while rustix::process::test_kill_process_group(group) != Err(rustix::io::Errno::SRCH) {
-            orphans::list();
+            let _ = rustix::process::waitpgid(group, rustix::process::WaitOptions::NOHANG);
             assert!(watch.elapsed() < SOON, "the group is still there");
             thread::sleep(Duration::from_millis(5));
         }
@@ -312,6 +350,16 @@ mod tests {
         let end = running.line("another port", SOON, port).unwrap_err();
         assert_eq!(end, Stop::failed("`printf a\\nport 7\\nb\\n` ended before another port"));
         assert_eq!(running.finish(SOON), Ok(()));
+    }
+
+    #[test]
+    fn errors_are_read_too() {
+        let runner = Runner::new().unwrap();
+        let mut read = Vec::new();
+        let failed =
+            runner.run_reading(tool("ls", &["/no/such/place"]), SOON, |line| read.push(line.to_owned()));
+        assert_eq!(reason(failed), "`ls /no/such/place` ended with exit code 2");
+        assert!(read.concat().contains("/no/such/place"), "{read:?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use core::time::Duration;
 
 use crate::clock::Stopwatch;
-use crate::plan::{self, Leftovers, Report, Step};
+use crate::plan::{self, Leftovers, Report, Step, Takes};
 use crate::runner::Stop;
 use crate::steps::Context;
 use crate::{fuzz, loom, simulate};
@@ -56,7 +56,7 @@ const fn step(
     title: &'static str,
     run: fn(&Context) -> Result<(), Stop>,
 ) -> Step<Context> {
-    Step { name, title, needs: &[], leftovers: Leftovers::AFailure, run }
+    Step { name, title, needs: &[], leftovers: Leftovers::AFailure, takes: Takes::Little, run }
 }
 
 /// Runs the chosen steps until the time is up; gives the last table, and how often they ran.

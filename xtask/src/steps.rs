@@ -15,12 +15,13 @@ use crate::interop;
 use crate::interpreters;
 use crate::loom;
 use crate::orphans;
-use crate::plan::{Leftovers, Step};
+use crate::plan::{Leftovers, Step, Takes};
 use crate::python;
 use crate::runner::{Runner, Stop};
 use crate::simulate;
 use crate::tally::Tally;
 use crate::tool::Tool;
+use crate::unit;
 
 /// A whole build on a slow machine with two cores, with the tests behind it.
 const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -34,7 +35,7 @@ const fn step(
     title: &'static str,
     run: fn(&Context) -> Result<(), Stop>,
 ) -> Step<Context> {
-    Step { name, title, needs: &[], leftovers: Leftovers::Fine, run }
+    Step { name, title, needs: &[], leftovers: Leftovers::Fine, takes: Takes::All, run }
 }
 
 const fn play(
@@ -43,47 +44,36 @@ const fn play(
     needs: &'static [&'static str],
     run: fn(&Context) -> Result<(), Stop>,
 ) -> Step<Context> {
-    Step { name, title, needs, leftovers: Leftovers::AFailure, run }
+    Step { name, title, needs, leftovers: Leftovers::AFailure, takes: Takes::Little, run }
 }
 
-/// In the order in which they run: what fails fast comes first.
+/// In the order in which they start, each as soon as there is room (`lanes`): what fails fast first, then what others need,
+/// and last what is long and needed by none.
 pub(crate) const STEPS: &[Step<Context>] = &[
     step("fmt", "the code is formatted", |context| context.cargo(["fmt", "--all", "--check"])),
     step("lint", "clippy has nothing to say", |context| {
         context.cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
     }),
-    step("docs", "the documentation builds without a warning", |context| {
+    step("tests", "the tests and examples of every crate build", |context| unit::build(context, BUILD_LIMIT)),
+    step("docs", "the documentation builds without a warning, and its examples run", |context| {
         let tool = context.cargo_tool(["doc", "--no-deps", "--workspace"]).env("RUSTDOCFLAGS", "-D warnings");
-        context.runner.run(tool, BUILD_LIMIT)
+        context.runner.run(tool, BUILD_LIMIT)?;
+        context.cargo(["test", "--workspace", "--doc"])
     }),
-    step("unit", "unit, property, conformance and documentation tests of every crate", |context| {
-        context.cargo(["test", "--workspace"])
-    }),
-    play("conformance", "the Autobahn cases 1 to 10 against the codec and the agent", &[], |context| {
-        conformance::step(context, BUILD_LIMIT)
-    }),
-    step("simulation", "200,000 schedules of the whole protocol in virtual time", |context| {
-        simulate::run(context, &simulate::FIXED, BUILD_LIMIT)
-    }),
-    step("failpoints", "a process dies at each store that others see, and the others go on", |context| {
-        context.cargo([
-            "test",
-            "--package",
-            "sidecar-shm",
-            "--features",
-            "failpoints",
-            "--test",
-            "failpoints",
-        ])
-    }),
-    step("fuzz", "every fuzz target for 5 seconds, where nightly and cargo-fuzz are", fuzz::step),
-    step("loom", "models of the concurrent code under every interleaving", |context| {
-        loom::run(context, loom::Depth::Shallow, BUILD_LIMIT)
-    }),
-    step("no-alloc", "core links without std and without an allocator", |context| {
-        let tool = Tool::new("bash", &context.root, "install bash").args(["core/no-alloc-proof/check.sh"]);
-        context.runner.run(tool, BUILD_LIMIT)
-    }),
+    Step {
+        name: "unit",
+        title: "unit, property and process tests of every crate",
+        needs: &["tests"],
+        leftovers: Leftovers::Fine,
+        takes: Takes::Little,
+        run: |context| unit::run(context, BUILD_LIMIT),
+    },
+    play(
+        "conformance",
+        "the Autobahn cases 1 to 10 against the codec and the agent",
+        &["tests"],
+        |context| conformance::step(context, BUILD_LIMIT),
+    ),
     step("build", "the release binary", |context| {
         context.cargo(["build", "--release", "--package", "sidecar"])
     }),
@@ -92,14 +82,17 @@ pub(crate) const STEPS: &[Step<Context>] = &[
         title: "the release binary cannot load the simulated CUDA driver",
         needs: &["build"],
         leftovers: Leftovers::Fine,
+        takes: Takes::All,
         run: no_simulation,
     },
-    play("calls", "system calls a frame, where strace is", &["build"], |context| {
-        counts::calls(context, BUILD_LIMIT)
-    }),
-    step("instructions", "instructions a frame in core, where valgrind is", |context| {
-        counts::instructions(context, BUILD_LIMIT)
-    }),
+    Step {
+        name: "calls",
+        title: "system calls a frame, where strace is",
+        needs: &["build"],
+        leftovers: Leftovers::AFailure,
+        takes: Takes::All,
+        run: |context| counts::calls(context, BUILD_LIMIT),
+    },
     step("python", "a virtual environment for the interop programs", |context| {
         python::prepare(python::INTEROP, &context.root, &context.target, &context.runner)
     }),
@@ -146,10 +139,17 @@ pub(crate) const STEPS: &[Step<Context>] = &[
     play(
         "python-crash",
         "Python workers killed at random moments: nothing is lost",
-        &["python-build"],
+        &["tests", "python-build"],
         |context| bindings::crash(context, BUILD_LIMIT),
     ),
-    step("c-header-fresh", "sidecar.h is what the sources say", |context| c::header(context, BUILD_LIMIT)),
+    Step {
+        name: "c-header-fresh",
+        title: "sidecar.h is what the sources say",
+        needs: &["tests"],
+        leftovers: Leftovers::Fine,
+        takes: Takes::All,
+        run: |context| c::header(context, BUILD_LIMIT),
+    },
     step(
         "c-examples",
         "the C library: exported symbols, examples with strict warnings and sanitizers",
@@ -170,13 +170,45 @@ pub(crate) const STEPS: &[Step<Context>] = &[
         &["build", "c-examples", "c-freestanding"],
         |context| c::play(context, PLAY_LIMIT),
     ),
-    play("c-crash", "the same with workers in C", &["c-examples"], |context| c::crash(context, BUILD_LIMIT)),
+    play("c-crash", "the same with workers in C", &["tests", "c-examples"], |context| {
+        c::crash(context, BUILD_LIMIT)
+    }),
     play(
         "c-valgrind",
         "the examples under Valgrind",
         &["build", "c-examples", "c-freestanding"],
         |context| c::valgrind(context, PLAY_LIMIT),
     ),
+    step("no-alloc", "core links without std and without an allocator", |context| {
+        let tool = Tool::new("bash", &context.root, "install bash").args(["core/no-alloc-proof/check.sh"]);
+        context.runner.run(tool, BUILD_LIMIT)
+    }),
+    step("failpoints", "a process dies at each store that others see, and the others go on", |context| {
+        context.cargo([
+            "test",
+            "--package",
+            "sidecar-shm",
+            "--features",
+            "failpoints",
+            "--test",
+            "failpoints",
+        ])
+    }),
+    step("instructions", "instructions a frame in core, where valgrind is", |context| {
+        counts::instructions(context, BUILD_LIMIT)
+    }),
+    Step {
+        name: "simulation",
+        title: "200,000 schedules of the whole protocol in virtual time",
+        needs: &[],
+        leftovers: Leftovers::Fine,
+        takes: Takes::Little,
+        run: |context| simulate::run(context, &simulate::FIXED, BUILD_LIMIT),
+    },
+    step("loom", "models of the concurrent code under every interleaving", |context| {
+        loom::run(context, loom::Depth::Shallow, BUILD_LIMIT)
+    }),
+    step("fuzz", "every fuzz target for 5 seconds, where nightly and cargo-fuzz are", fuzz::step),
 ];
 
 /// What the steps share.
@@ -261,7 +293,10 @@ impl Context {
     }
 
     pub(crate) fn cargo_tool<const N: usize>(&self, arguments: [&str; N]) -> Tool {
-        Tool::new(&self.cargo, &self.root, NO_CARGO).args(arguments).env("CARGO_TARGET_DIR", &self.target)
+        let tool = Tool::new(&self.cargo, &self.root, NO_CARGO).args(arguments);
+        // What helps to build the same again takes as much room as what is built.
+        let incremental = std::env::var_os("CARGO_INCREMENTAL").unwrap_or_else(|| "0".into());
+        tool.env("CARGO_TARGET_DIR", &self.target).env("CARGO_INCREMENTAL", incremental)
     }
 
     /// `cargo test --package ...`, showing what the tests say, with a variable set.
@@ -277,8 +312,8 @@ impl Context {
     /// The first test that fails.
     pub(crate) fn crash(&self, worker: &[PathBuf], limit: Duration) -> Result<(), Stop> {
         let words: Vec<_> = worker.iter().map(|word| word.display().to_string()).collect();
-        let tool = self
-            .cargo_tool(["test", "--package", "sidecar", "--test", "crash", "--", "worker", "--nocapture"])
+        let tool = unit::program(self, "sidecar/tests/crash/main.rs")?
+            .args(["worker", "--nocapture"])
             .env("SIDECAR_TEST_WORKER", words.join(" "));
         self.runner.run(tool, limit)
     }

@@ -23,6 +23,12 @@ impl Tool {
         Self { command, shown: name.display().to_string(), if_missing }
     }
 
+    /// Calls the program by another name than its file's.
+    pub(crate) fn shown_as(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.shown);
+        self
+    }
+
     /// Adds arguments.
     pub(crate) fn args<I>(mut self, arguments: I) -> Self
     where
