@@ -39,7 +39,7 @@ use crate::layout::{Geometry, Layout, SEATS, block, control, seat_block};
 use crate::map::Map;
 use crate::region;
 use crate::region::Header;
-use crate::slots::{Asker, Copied, Fate, Held, Ledger, Observed, SlotIndex, Tally};
+use crate::slots::{Asker, Copied, Fate, Held, Ledger, Observed, SlotIndex, Taken, Tally};
 use crate::stats::{Gauge, Stats};
 use crate::sync::Ordering;
 use crate::worker::SlotMemory;
@@ -109,7 +109,7 @@ pub struct Owner {
     errors: ErrorLog,
     doorbells: Doorbells,
     /// An action was given out and [`Owner::finish_action`] is due.
-    pending: Option<uplink::Pending>,
+    pending: Option<Taken>,
     /// Something waits for delivery that could not be delivered yet.
     behind: bool,
     /// Something found no room in the worker's ring, and nothing has shown since that all of it was said.

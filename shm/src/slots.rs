@@ -138,6 +138,20 @@ pub(crate) struct Delivery {
     pub(crate) copied: bool,
 }
 
+/// An action that was given out, and has been copied since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Taken {
+    /// Where its observation lies, and the generation of that.
+    pub(crate) slot: SlotIndex,
+    pub(crate) generation: u32,
+    pub(crate) sequence: u64,
+    pub(crate) seat: usize,
+    /// Of the action in the seat's ring.
+    pub(crate) position: u32,
+    /// The slot came back with it.
+    pub(crate) returned: bool,
+}
+
 /// How many slots there are of what users watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Tally {
@@ -328,8 +342,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// The slot of the observation that an action answers, if it is the first action and the session is still open.
-    pub(crate) fn accepts(&self, epoch: Epoch, sequence: u64, seat: usize) -> Option<SlotIndex> {
+    /// Slot and generation of the observation that an action answers, if it is the first action and the session is still
+    /// open.
+    pub(crate) fn accepts(&self, epoch: Epoch, sequence: u64, seat: usize) -> Option<(SlotIndex, u32)> {
         let at = self.waiting(sequence)?;
         let record = &self.slots[at].record;
         let accepted = record.epoch == epoch
@@ -337,28 +352,27 @@ impl Ledger {
             && record.seen
             && (record.delivered_to(seat) || record.lent[seat] > 0);
         // At most MAX_OBSERVATION_SLOTS.
-        accepted.then_some(SlotIndex(at as u32))
+        accepted.then_some((SlotIndex(at as u32), record.generation))
     }
 
-    /// The action at `position` of the ring from `seat` was copied out. `returned`: with it the slot came back, as
-    /// [`Ledger::may_release`] allowed; one record says both, so that no crash comes in between.
-    pub(crate) fn take(
-        &mut self,
-        sequence: u64,
-        seat: usize,
-        position: u32,
-        returned: bool,
-        journal: &mut Journal,
-    ) {
-        if let Some(at) = self.waiting(sequence) {
-            let slot = &mut self.slots[at];
-            slot.record.taken = true;
-            slot.record.applied[seat] = Some(position);
-            if returned {
-                slot.record.lent[seat] = slot.record.lent[seat].saturating_sub(1);
-            }
-            journal.slot(at, &slot.record);
+    /// An action that [`Ledger::accepts`] allowed was copied out. If the slot came back with it, one record says both, so
+    /// that no crash comes in between. Its session may have ended since: then nobody waits for the action any more, and
+    /// the slot has come back all the same.
+    pub(crate) fn take(&mut self, action: &Taken, journal: &mut Journal) {
+        let Taken { slot: at, generation, sequence, seat, position, returned } = *action;
+        let slot = &mut self.slots[at.at()];
+        let waits = slot.waits() && slot.record.sequence == sequence;
+        let returned = returned && slot.record.held && slot.record.generation == generation;
+        if !waits && !returned {
+            return;
         }
+        slot.record.taken |= waits;
+        slot.record.applied[seat] = Some(position);
+        if returned {
+            slot.record.lent[seat] = slot.record.lent[seat].saturating_sub(1);
+            slot.settle();
+        }
+        journal.slot(at.at(), &slot.record);
     }
 
     /// An action for it was sent, or it needs none.

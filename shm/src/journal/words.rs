@@ -90,9 +90,9 @@ impl<const N: usize> Record<N> {
         let count = map.word64(start).load(Ordering::Relaxed);
         let words = core::array::from_fn(|index| map.word64(start + 8 * (1 + index)).load(Ordering::Relaxed));
         let found = map.word64(start + 8 * (1 + N)).load(Ordering::Relaxed);
-        // A writer never comes to the last count: it is forged, and the next one would not follow it.
+        // A writer never comes this far: it is forged, and there would be an end to what follows it.
         (count != 0
-            && count != u64::MAX
+            && count < 1 << 63
             && (count & 1) as usize == copy
             && found == check(offset, count, &words))
         .then_some((count, words))

@@ -13,6 +13,7 @@ use super::Owner;
 use crate::descriptor::{Descriptor, Kind};
 use crate::journal::Standing;
 use crate::layout::{RING_CAPACITY, SEATS};
+use crate::slots::Taken;
 use crate::stats::Counter;
 
 /// So many messages of one seat are dealt with in one call: all that can lie in its ring at once. A worker that writes
@@ -62,16 +63,6 @@ pub struct SeatPoisoned {
     pub pid: u32,
     /// What was wrong.
     pub why: String,
-}
-
-/// An action that was given out.
-#[derive(Debug)]
-pub(super) struct Pending {
-    pub(super) seat: usize,
-    pub(super) sequence: u64,
-    pub(super) position: u32,
-    /// The slot of its observation came back with it.
-    pub(super) returned: bool,
 }
 
 /// What became of a descriptor.
@@ -152,8 +143,9 @@ impl Owner {
 
     /// The action that was given out last has been copied: its slot is the worker's again.
     pub fn finish_action(&mut self) {
-        let Some(Pending { seat, sequence, position, returned }) = self.pending.take() else { return };
-        self.ledger.take(sequence, seat, position, returned, &mut self.journal);
+        let Some(action) = self.pending.take() else { return };
+        self.ledger.take(&action, &mut self.journal);
+        let Taken { seat, .. } = action;
         let entry = &mut self.seats[seat];
         entry.link.commit(entry.wake.as_ref(), &self.stats);
         self.bury(seat);
@@ -211,7 +203,7 @@ impl Owner {
         let epoch = Epoch(epoch);
         let returned = descriptor.returned();
         let position = self.seats[seat].link.position();
-        let Some(answered) = self.ledger.accepts(epoch, sequence, seat) else {
+        let Some((answered, lent)) = self.ledger.accepts(epoch, sequence, seat) else {
             if let Some((slot, generation)) = returned
                 && let Err(bad) = self.ledger.release(slot, generation, seat, position, &mut self.journal)
             {
@@ -236,7 +228,14 @@ impl Owner {
         }
         let start = self.parts.layout.action(seat, slot as usize) + offset as usize;
         let base = self.parts.map.range(start, length as usize).cast_const();
-        self.pending = Some(Pending { seat, sequence, position, returned: returned.is_some() });
+        self.pending = Some(Taken {
+            slot: answered,
+            generation: lent,
+            sequence,
+            seat,
+            position,
+            returned: returned.is_some(),
+        });
         Handled::Out(FromWorker::Action {
             // There are two.
             seat: seat as u8,

@@ -20,6 +20,19 @@ fn an_observation_reaches_the_worker_and_its_action_comes_back() {
 }
 
 #[test]
+fn a_slot_that_comes_back_with_an_action_is_free_though_the_session_ends_meanwhile() {
+    let (mut side, mut worker) = pair();
+    let sequence = side.observe(1, b"late");
+    let seen = observation(&mut worker);
+    worker.answer(seen, b"too late").unwrap();
+    let given = until(|| side.owner.poll_worker().unwrap());
+    assert!(matches!(given, FromWorker::Action { sequence: of, .. } if of == sequence));
+    side.owner.close_epoch(Epoch(1));
+    side.owner.finish_action();
+    assert_eq!((free(&side), side.owner.lent_after_answer().to_live), (4, 0));
+}
+
+#[test]
 fn empty_and_full_payloads_and_actions_pass() {
     let (mut side, mut worker) = pair();
     let largest = vec![7; SMALL.observation_bytes as usize];
