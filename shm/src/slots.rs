@@ -164,15 +164,12 @@ pub(crate) struct Tally {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     slots: Vec<Slot>,
-    /// Where the search for a free slot starts, so that slots take turns.
-    next: usize,
 }
 
 impl Ledger {
     pub(crate) fn new(slots: u32) -> Self {
         Self {
             slots: vec![Slot { record: SlotRecord::FREE, receiving: false, copied: false }; slots as usize],
-            next: 0,
         }
     }
 
@@ -214,11 +211,10 @@ impl Ledger {
         ledger
     }
 
+    /// The first that is free, and not each in its turn: in lockstep two slots are in use, whose lines stay in the cache.
     pub(crate) fn claim(&mut self) -> Option<SlotIndex> {
-        let count = self.slots.len();
-        let found = (0..count).map(|step| (self.next + step) % count).find(|at| self.slots[*at].is_free())?;
+        let found = self.slots.iter().position(Slot::is_free)?;
         self.slots[found].receiving = true;
-        self.next = (found + 1) % count;
         // At most MAX_OBSERVATION_SLOTS.
         Some(SlotIndex(found as u32))
     }
