@@ -142,18 +142,18 @@ fn head() -> String {
     let mut dark = String::new();
     for (subject, light, night) in COLOURS {
         let class = class(subject);
-        let _ = write!(style, ".{class}{{--c:{light}}}");
-        let _ = write!(dark, ".{class}{{--c:{night}}}");
+        let _ = write!(style, ".{class}{{color:{light}}}");
+        let _ = write!(dark, ".{class}{{color:{night}}}");
     }
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
          aria-label=\"Latency from observation to action by observation size\">\n\
-         <style>svg{{--ink:#1f2328;--faint:#d0d7de;font:13px system-ui,sans-serif}}{style}\
-         .line{{fill:none;stroke:var(--c);stroke-width:1.4}}.dot{{fill:var(--c)}}.uring.line{{stroke-width:2.6}}\
+         <style>svg{{font:13px system-ui,sans-serif}}.grid{{stroke:#d0d7de}}text{{fill:#1f2328}}{style}\
+         .line{{fill:none;stroke:currentColor;stroke-width:1.4}}.dot{{fill:currentColor}}.uring.line{{stroke-width:2.6}}\
          .floor.line{{stroke-dasharray:5 4}}\
-         .name{{fill:var(--c)}}.uring.name{{font-weight:600}}.grid{{stroke:var(--faint);stroke-width:.6}}\
-         text{{fill:var(--ink)}}.name{{fill:var(--c)}}.tick{{font-size:11px}}\
-         @media (prefers-color-scheme:dark){{svg{{--ink:#e6edf3;--faint:#30363d}}{dark}}}</style>\n\
+         text.name{{fill:currentColor}}.uring.name{{font-weight:600}}.grid{{stroke-width:.6}}\
+         .tick{{font-size:11px}}\
+         @media (prefers-color-scheme:dark){{.grid{{stroke:#30363d}}text{{fill:#e6edf3}}{dark}}}</style>\n\
          <text x=\"{LEFT}\" y=\"24\">Observation to action, all on one CPU: median in microseconds</text>\n\
          <text class=\"tick\" text-anchor=\"middle\" x=\"{:.1}\" y=\"{:.1}\">bytes of the observation</text>\n\
          <text class=\"tick\" text-anchor=\"middle\" transform=\"translate(18 {:.1}) rotate(-90)\">microseconds</text>\n",
