@@ -56,6 +56,8 @@ enum Command {
     },
     /// A worker that replies as the gateway expects it
     Worker(worker::Args),
+    /// The other process of the bare ping-pong
+    Partner(pingpong::Partner),
     /// A bare client that blocks
     Floor(DialArgs),
     /// A bare client that spins
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Calls { sidecar } => calls::run(&sidecar),
         Command::Worker(args) => done(worker::run(&args)),
+        Command::Partner(partner) => done(partner.run()),
         Command::Floor(args) => done(floor::run(&args, floor::Waiting::Block)),
         Command::SpinningFloor(args) => done(floor::run(&args, floor::Waiting::Spin)),
         Command::Socket { dial, io, spin, ring } => done(socket::run(&dial, io, spin, ring)),

@@ -1,10 +1,15 @@
-//! What the hop through the region is compared with: two threads that throw a ball, and nothing else.
+//! What the hop through the region is compared with: two threads, or two processes where the kernel has to switch between
+//! them, that throw a ball, and nothing else.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 
 use core::time::Duration;
+use memmap2::{MmapOptions, MmapRaw};
 use rustix::event::{EventfdFlags, eventfd};
 use sidecar_benches::batches::Batches;
 use sidecar_shm::eventcount::EventCount;
@@ -12,6 +17,8 @@ use sidecar_shm::futex;
 use sidecar_shm::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::cores;
+use crate::place::Place;
+use crate::processes::Process;
 
 /// A word alone in its lines: neighbours are fetched in pairs.
 #[repr(align(128))]
@@ -63,38 +70,90 @@ pub(crate) fn cache_line(here: usize, there: usize, plan: Batches) -> io::Result
     })
 }
 
+/// Words that two processes share. All zero is a good start.
 #[derive(Debug, Default)]
+#[repr(C)]
 struct Bell {
     sequence: AtomicU32,
     waiters: AtomicU32,
     over: AtomicU32,
 }
 
+/// A [`Bell`] in a file.
+#[derive(Debug)]
+struct SharedBell(MmapRaw);
+
+impl SharedBell {
+    fn open(path: &Path) -> io::Result<Self> {
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        file.set_len(4096)?;
+        Ok(Self(MmapOptions::new().len(4096).map_raw(&file)?))
+    }
+
+    fn bell(&self) -> &Bell {
+        // SAFETY: a mapped page of a file as long, aligned, valid while `self` is borrowed; whatever bytes it holds are
+        // good atomics, and both processes reach them as such alone.
+        unsafe { &*self.0.as_ptr().cast::<Bell>() }
+    }
+}
+
 const LONG: Duration = Duration::from_secs(10);
 
-/// A futex one way and an eventfd the other, both sides sleeping, on one core: what the region does, bare.
+/// `sidecar-bench partner`: the other side of [`futex_and_eventfd`].
+#[derive(Debug, clap::Args)]
+pub(crate) struct Partner {
+    /// The words
+    #[arg(long, value_name = "PATH")]
+    bell: PathBuf,
+    /// The descriptor, inherited
+    #[arg(long)]
+    eventfd: RawFd,
+    /// Stays on this core
+    #[arg(long)]
+    core: usize,
+}
+
+impl Partner {
+    /// Throws each ball back, until it is over.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub(crate) fn run(&self) -> io::Result<()> {
+        let shared = SharedBell::open(&self.bell)?;
+        // SAFETY: who started this process left the descriptor open for it, and nothing else here knows of it.
+        let back = unsafe { OwnedFd::from_raw_fd(self.eventfd) };
+        cores::stay_on(&[self.core])?;
+        answer(shared.bell(), &back)
+    }
+}
+
+/// A futex one way and an eventfd the other, two processes that sleep, on one core: what the region does, bare.
 ///
 /// # Errors
 /// If the system refuses.
 pub(crate) fn futex_and_eventfd(core: usize, plan: Batches) -> io::Result<Vec<f64>> {
-    let bell = Bell::default();
-    let back = eventfd(0, EventfdFlags::CLOEXEC)?;
+    let place = Place::new()?;
+    let path = place.path().join("bell");
+    let shared = SharedBell::open(&path)?;
+    let bell = shared.bell();
+    // Without CLOEXEC: the partner inherits it.
+    let back = eventfd(0, EventfdFlags::empty())?;
     cores::stay_on(&[core])?;
-    thread::scope(|scope| {
-        let partner = scope.spawn(|| answer(&bell, &back));
-        let ring = || {
-            bell.sequence.fetch_add(1, Ordering::SeqCst);
-            futex::wake(&bell.sequence);
-        };
-        let result = plan.run(|| {
-            ring();
-            rustix::io::read(&back, &mut [0_u8; 8]).map(drop)
-        });
-        bell.over.store(1, Ordering::SeqCst);
+    let mut partner = Command::new(std::env::current_exe()?);
+    partner.args(["partner", "--eventfd", &back.as_raw_fd().to_string(), "--core", &core.to_string()]);
+    let partner = Process::start("the partner", partner.arg("--bell").arg(&path))?;
+    let ring = || {
+        bell.sequence.fetch_add(1, Ordering::SeqCst);
+        futex::wake(&bell.sequence);
+    };
+    let nanos = plan.run(|| {
         ring();
-        partner.join().map_err(|_| io::Error::other("the partner panicked"))??;
-        Ok(result?)
-    })
+        rustix::io::read(&back, &mut [0_u8; 8]).map(drop)
+    })?;
+    bell.over.store(1, Ordering::SeqCst);
+    ring();
+    partner.finish()?;
+    Ok(nanos)
 }
 
 fn answer(bell: &Bell, back: &OwnedFd) -> io::Result<()> {
@@ -124,8 +183,20 @@ mod tests {
 
     #[test]
     fn every_ball_comes_back() {
+        let (shared, back) = (Bell::default(), eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        thread::scope(|scope| {
+            let partner = scope.spawn(|| answer(&shared, &back));
+            for _ in 0..5 {
+                shared.sequence.fetch_add(1, Ordering::SeqCst);
+                futex::wake(&shared.sequence);
+                rustix::io::read(&back, &mut [0_u8; 8]).unwrap();
+            }
+            shared.over.store(1, Ordering::SeqCst);
+            shared.sequence.fetch_add(1, Ordering::SeqCst);
+            futex::wake(&shared.sequence);
+            partner.join().unwrap().unwrap();
+        });
         let core = cores::Cores::usable().unwrap().get(0).unwrap();
-        assert_eq!(futex_and_eventfd(core, PLAN).unwrap().len(), 3);
         if let Some(other) = cores::Cores::usable().unwrap().get(1) {
             assert_eq!(cache_line(core, other, PLAN).unwrap().len(), 3);
         }
