@@ -145,6 +145,15 @@ impl AheadCopier {
         self.stream.synchronize()
     }
 
+    /// Ends without giving back what a worker may have open: that is undefined as long as it is (CUDA driver API,
+    /// cuIpcCloseMemHandle), and the end of this process does it for all in the right order. What was given to it so far is
+    /// on the device then.
+    pub fn leave(self) {
+        // Nobody is left to be told of errors.
+        let _ = self.stream.synchronize();
+        core::mem::forget(self);
+    }
+
     /// Bytes of the ring on the device.
     pub const fn bytes(&self) -> usize {
         self.ring.len()

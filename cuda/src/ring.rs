@@ -68,8 +68,8 @@ impl OpenedRing {
 /// The ring that a worker's sidecar has now.
 #[derive(Debug, Default)]
 pub(crate) struct Rings {
-    /// Number of the one that was tried last; 0 for none.
-    tried: u64,
+    /// Region and number of the one that was tried last: each new region counts from the start.
+    tried: Option<(u64, u64)>,
     opened: Option<Arc<OpenedRing>>,
     trouble: Option<RingError>,
 }
@@ -77,14 +77,15 @@ pub(crate) struct Rings {
 impl Rings {
     /// Opens the ring that there is now. Where nothing changed it costs a load.
     pub(crate) fn follow(&mut self, context: &Arc<Context>, worker: &Worker) {
-        if worker.device_ring_number() == self.tried {
+        let (region, number) = (worker.region_id(), worker.device_ring_number());
+        if self.tried == Some((region, number)) {
             return;
         }
         // Who still reads the old one has a hold of its own.
         *self = Self::default();
         // Just being replaced: the next look finds it.
         let Some(announced) = worker.device_ring() else { return };
-        self.tried = announced.number;
+        self.tried = Some((region, announced.number));
         match OpenedRing::new(context, announced) {
             Ok(opened) => self.opened = Some(Arc::new(opened)),
             Err(error) => self.trouble = Some(error),
@@ -97,7 +98,7 @@ impl Rings {
 
     pub(crate) fn arrival(&self, observation: &Observation) -> Option<Arrival> {
         let ring = self.opened.as_ref()?;
-        if observation.device_ring()? != ring.announced.number {
+        if self.tried != Some((observation.region_id(), observation.device_ring()?)) {
             return None;
         }
         let offset = ring.announced.slots.offset(observation.slot());

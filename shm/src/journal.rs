@@ -39,7 +39,7 @@ use words::{Read, Record};
 /// First eight bytes of the file.
 pub(crate) const JOURNAL_MAGIC: u64 = u64::from_le_bytes(*b"sidecarJ");
 /// Version of the journal's own form.
-pub(crate) const JOURNAL_VERSION: u32 = 1;
+pub(crate) const JOURNAL_VERSION: u32 = 2;
 /// Actions go out one after the other, so the last few are all that can matter.
 const ACTION_RECORDS: usize = 16;
 

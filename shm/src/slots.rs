@@ -11,7 +11,7 @@ use sidecar_core::time::Instant;
 use sidecar_core::tunnel::Epoch;
 
 use crate::journal::{Journal, Past, SlotRecord};
-use crate::layout::SEATS;
+use crate::layout::{RING_CAPACITY, SEATS};
 
 /// Names an observation slot, `0..Geometry::observation_slots`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -498,13 +498,12 @@ impl Ledger {
     }
 
     /// How far the records of this seat's worker were read for certain, at least: `head`, or a position behind it
-    /// whose effect was journalled before a crash kept `head` from being moved.
+    /// whose effect was journalled before a crash kept `head` from being moved. A slot that was not used for long has
+    /// a position of long ago, which may look like one to come: only what a ring can hold is believed.
     pub(crate) fn applied_up_to(&self, seat: usize, head: u32) -> u32 {
-        self.slots
-            .iter()
-            .filter_map(|slot| slot.record.applied[seat])
-            .map(|position| position.wrapping_add(1))
-            .fold(head, |most, next| if next.wrapping_sub(most).cast_signed() > 0 { next } else { most })
+        let ahead = |position: u32| position.wrapping_add(1).wrapping_sub(head);
+        let applied = self.slots.iter().filter_map(|slot| slot.record.applied[seat]).map(ahead);
+        head.wrapping_add(applied.filter(|ahead| *ahead <= RING_CAPACITY).max().unwrap_or(0))
     }
 
     fn answer(&mut self, at: usize, journal: &mut Journal) {

@@ -119,7 +119,11 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     // A control thread that panicked winds nothing down any more.
     let _ = end.send(wind_down);
     let panicked = control.join().is_err();
-    let (outcome, bridge) = played?;
+    let (outcome, mut bridge) = played?;
+    // It stays if it is somebody else's, or for the next sidecar.
+    if args.worker.is_empty() || outcome == Outcome::Left {
+        bridge.leave_device();
+    }
     if panicked {
         return Err(Failure::new(Code::Bug, "the control thread panicked")
             .at(bridge.standing(clock::now(), Some(&outcome))));

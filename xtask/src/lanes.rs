@@ -81,8 +81,9 @@ pub(crate) fn run(context: &Context, steps: &'static [Step<Context>]) -> Result<
             let reason = format!("interrupted by signal {signal}");
             report.push(step.name, Verdict::Failed(reason), watch.elapsed());
         }
-        orphans::end_new(&before);
     }
+    // What a step left that could not end it itself.
+    orphans::end_new(&before);
     report.sort(steps);
     Ok(report)
 }

@@ -221,9 +221,9 @@ fn what_is_no_journal_is_told_apart() {
     }
     journal.connected();
     Past::read(&map).unwrap();
-    map.word32(place::VERSION).store(2, Ordering::Relaxed);
-    assert_eq!(Past::read(&map).unwrap_err(), Unreadable::Version(2));
-    map.word32(place::VERSION).store(1, Ordering::Relaxed);
+    map.word32(place::VERSION).store(JOURNAL_VERSION + 1, Ordering::Relaxed);
+    assert_eq!(Past::read(&map).unwrap_err(), Unreadable::Version(JOURNAL_VERSION + 1));
+    map.word32(place::VERSION).store(JOURNAL_VERSION, Ordering::Relaxed);
     for (offset, copy, what) in [
         (place::MAIN, 512, "main"),
         (place::ACTIONS, 32, "action"),

@@ -123,7 +123,8 @@ impl Owner {
 
     fn hand_over(&mut self, live: usize, delivery: &Delivery) {
         let Delivery { slot, generation, observed, again, copied } = *delivery;
-        let device_ring = if copied { self.device_ring_number() } else { 0 };
+        // A worker that had it may have written there, and may go on doing so until its process is gone.
+        let device_ring = if copied && !again { self.device_ring_number() } else { 0 };
         let link = &mut self.seats[live].link;
         // Journalled before the push, with the position: a crash in between is seen from the ring's tail.
         self.ledger.lend(slot, live, link.down_tail(), &mut self.journal);

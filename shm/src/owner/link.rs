@@ -13,7 +13,7 @@ use crate::crash::{Point, point};
 use crate::descriptor::Descriptor;
 use crate::eventcount::{EventCount, Wish};
 use crate::futex;
-use crate::layout::{Layout, block, seat_block, worker_page};
+use crate::layout::{Layout, RING_CAPACITY, block, seat_block, worker_page};
 use crate::map::Map;
 use crate::ring::{self, Consumer, Full, Poison, Producer, published_up_to};
 use crate::slots::Ledger;
@@ -87,9 +87,11 @@ impl Link {
         self.head.load(Ordering::Relaxed).wrapping_sub(1)
     }
 
-    /// Where the worker says that its next record goes.
+    /// Where the worker says that its next record goes, at most a ring ahead: one that lies would be waited for.
     pub(super) fn up_tail(&self) -> u32 {
-        published_up_to(self.up.cells())
+        let head = self.head.load(Ordering::Relaxed);
+        let ahead = published_up_to(self.up.cells()).wrapping_sub(head);
+        head.wrapping_add(ahead.min(RING_CAPACITY))
     }
 
     /// The worker knows that it has this seat.

@@ -83,6 +83,11 @@ impl Observation {
         self.descriptor.sequence
     }
 
+    /// Id of the region that it lies in, see [`super::Worker::region_id`].
+    pub const fn region_id(&self) -> u64 {
+        self.origin.0
+    }
+
     /// The slot it lies in.
     pub const fn slot(&self) -> u32 {
         self.descriptor.slot

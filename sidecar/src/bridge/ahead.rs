@@ -15,6 +15,13 @@ impl Bridge {
         self.ahead = Some(Box::new(copier));
     }
 
+    /// Before the end of this process: a worker that stays may be reading the device's ring.
+    pub fn leave_device(&mut self) {
+        if let Some(copier) = self.ahead.take() {
+            copier.leave();
+        }
+    }
+
     /// Gives the copier what has landed since it was asked last. After the events of a `process`, as the agent wants it.
     pub(super) fn look_ahead(&mut self, now: Instant) {
         let Some(copier) = &mut self.ahead else { return };

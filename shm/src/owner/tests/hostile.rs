@@ -378,3 +378,13 @@ fn a_region_that_is_cut_wiped_or_overwritten_is_damaged() {
         drop(directory);
     }
 }
+
+#[test]
+fn a_worker_that_says_it_wrote_more_than_a_ring_holds_is_not_waited_for() {
+    let mut side = Side::new(&SMALL);
+    let hostile = Hostile::attach(&mut side);
+    for tail in [65, 1 << 30, u32::MAX] {
+        hostile.map.word32(hostile.area() + worker_page::UP_TAIL).store(tail, Ordering::Release);
+        assert_eq!(side.owner.seats[hostile.seat].link.up_tail(), crate::layout::RING_CAPACITY);
+    }
+}

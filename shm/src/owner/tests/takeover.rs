@@ -276,3 +276,22 @@ fn an_observation_of_the_sidecars_own_is_known_as_such_after_a_crash_and_in_a_re
     let larger = Geometry { observation_bytes: 2 * SMALL.observation_bytes, ..SMALL };
     assert_eq!(askers(&Side::at(directory, &larger, clock::now())), [Asker::Sidecar, Asker::Gateway]);
 }
+
+#[test]
+fn a_position_of_long_ago_says_nothing_about_what_was_read() {
+    let (mut side, mut worker) = pair();
+    let seat = usize::from(side.owner.live_seat().unwrap().seat);
+    for payload in [b"one", b"two"] {
+        let sequence = side.observe(1, payload);
+        let seen = observation(&mut worker);
+        worker.answer(seen, b"fine").unwrap();
+        assert_eq!(side.action().0, sequence);
+        side.send(sequence);
+    }
+    let read = |head| side.owner.ledger.applied_up_to(seat, head);
+    // Journalled, and a crash came before the worker was told.
+    assert_eq!((read(0), read(1), read(2)), (2, 2, 2));
+    for later in [1000, 1 << 31, (1 << 31) + 2, u32::MAX - 100] {
+        assert_eq!(read(later), later);
+    }
+}
