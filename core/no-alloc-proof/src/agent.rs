@@ -198,7 +198,7 @@ fn exchange(stage: &mut Stage, epoch: Epoch) -> Proof {
     ensure!(action.len == 2 + 4 + 5 && action.mask_offset == 5);
     stage.agent.handle_action_sent(stage.now, epoch, 1);
     stage.agent.set_unanswered(0);
-    ensure!(stage.agent.carried() == 0);
+    ensure!(stage.agent.carried() == 0 && stage.agent.filling().is_none());
     ensure!(stage.agent.take_sequence() < stage.agent.take_sequence());
     stage.agent.offer_slot();
     ensure!(stage.agent.take_back_slot());
