@@ -417,9 +417,11 @@ fn a_region_made_anew_has_a_ring_of_its_own_under_the_same_number() {
     let side = side.follow_with(&geometry);
     let copier = AheadCopier::with(first.driver(), 0, &side.owner).unwrap();
     let mut rig = Rig { copier, side, simulated: first, clock: 100 };
-    let started = std::time::Instant::now();
+    let started = sidecar_shm::clock::now();
     rig.side.while_serving(|_| {
-        while worker.worker().region_id() == region && started.elapsed() < Duration::from_secs(20) {
+        while worker.worker().region_id() == region
+            && sidecar_shm::clock::now().since(started) < Duration::from_secs(20)
+        {
             let _ = worker.worker().next(Some(Duration::from_millis(20)));
         }
     });
