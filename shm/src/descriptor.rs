@@ -31,7 +31,7 @@ pub const USED_WORDS: usize = RECORD_WORD + RECORD_BYTES / 8;
 pub const REDELIVERED: u8 = 1;
 /// Flag: the payload is empty.
 pub const EMPTY: u8 = 2;
-/// Flag of an action: with it the slot of its observation goes back, see [`Descriptor::returned`].
+/// Flag of an action: with it the slot of its observation goes back, which the last stamp names.
 pub const RETURNED: u8 = 4;
 const KNOWN_FLAGS: u8 = REDELIVERED | EMPTY | RETURNED;
 
