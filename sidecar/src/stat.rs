@@ -36,11 +36,18 @@ fn read(shm: &Path) -> Result<Snapshot, Failure> {
     })
 }
 
-/// One object: `owner`, `counters`, `gauges`, `latency_ns` by stage, `errors`.
+/// One object: `owner`, `counters`, `trouble` (those of the counters that stay at 0 unless something goes wrong, and are
+/// not), `gauges`, `latency_ns` by stage, `errors`.
 fn to_json(snapshot: &Snapshot) -> Value {
     let counters: Map<String, Value> = Counter::ALL
         .iter()
         .map(|&counter| (counter.name().to_owned(), snapshot.counter(counter).into()))
+        .collect();
+    let trouble: Map<String, Value> = Counter::TROUBLE
+        .iter()
+        .map(|&counter| (counter.name().to_owned(), snapshot.counter(counter)))
+        .filter(|(_, count)| *count != 0)
+        .map(|(name, count)| (name, count.into()))
         .collect();
     let gauges: Map<String, Value> =
         Gauge::ALL.iter().map(|&gauge| (gauge.name().to_owned(), snapshot.gauge(gauge).into())).collect();
@@ -71,7 +78,14 @@ fn to_json(snapshot: &Snapshot) -> Value {
     let owner = snapshot.owner.as_ref().map(
         |owner| json!({"pid": owner.pid, "alive": owner.alive, "ended": owner.ended, "agent": owner.agent}),
     );
-    json!({"owner": owner, "counters": counters, "gauges": gauges, "latency_ns": latency, "errors": errors})
+    json!({
+        "owner": owner,
+        "counters": counters,
+        "trouble": trouble,
+        "gauges": gauges,
+        "latency_ns": latency,
+        "errors": errors,
+    })
 }
 
 fn to_text(snapshot: &Snapshot) -> String {

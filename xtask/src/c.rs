@@ -9,6 +9,7 @@ use crate::runner::{Running, Stop};
 use crate::steps::Context;
 use crate::tool::Tool;
 use crate::unit;
+use crate::watched::Watched;
 
 const NO_SH: &str = "install a POSIX shell";
 /// Opens the rehearsal gateway of this run alone, which is gone when the step is over.
@@ -159,9 +160,12 @@ fn child(context: &Context, program: &str, limit: Duration) -> Result<(), Stop> 
     let endpoint = gateway.line("the address it listens on", LISTENS_WITHIN, interop::endpoint)?;
     let sidecar =
         sidecar(context, &endpoint, &region(0)).args(["--"]).args([programs(context).join(program)]);
-    context.runner.run(sidecar, limit)?;
+    let sidecar = context.runner.start_listening(sidecar)?;
+    let watched = Watched::start(&region(0))?;
+    sidecar.finish(limit)?;
     // The gateway's own exit code says whether every case was solved.
-    gateway.finish(limit)
+    gateway.finish(limit)?;
+    watched.expect(context, &[], limit)
 }
 
 /// One worker on several regions, each with a sidecar and a gateway of its own. It is nobody's child, so that its own
@@ -180,8 +184,9 @@ fn worker(
         let endpoint = gateway.line("the address it listens on", LISTENS_WITHIN, interop::endpoint)?;
         let sidecar = sidecar(context, &endpoint, &region(number)).args(policy.iter().copied());
         let sidecar = context.runner.start_listening(sidecar)?;
-        others.push((sidecar, gateway));
+        others.push((sidecar, gateway, Watched::start(&region(number))?));
     }
+    let expected = troubles(program);
     let program = programs(context).join(program);
     let worker = match under {
         Under::Nothing => Tool::new(&program, &context.root, NO_PROGRAM),
@@ -189,11 +194,17 @@ fn worker(
     };
     let worker = worker.args((0..regions).map(region)).env("SIDECAR_SHM", region(0));
     context.runner.run(worker, limit)?;
-    for (sidecar, gateway) in others {
+    for (sidecar, gateway, watched) in others {
         sidecar.finish(limit)?;
         gateway.finish(limit)?;
+        watched.expect(context, expected, limit)?;
     }
     Ok(())
+}
+
+/// What the region of this worker may tell of afterwards.
+fn troubles(program: &str) -> &'static [&'static str] {
+    if program.starts_with("failing") { &["failed", "worker failed"] } else { &[] }
 }
 
 fn gateway<'a>(context: &'a Context, how: &[&str]) -> Result<Running<'a>, Stop> {

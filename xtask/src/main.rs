@@ -26,6 +26,7 @@ mod steps;
 mod tally;
 mod tool;
 mod unit;
+mod watched;
 
 use core::time::Duration;
 use std::path::{Path, PathBuf};

@@ -28,9 +28,6 @@ from websockets.sync.server import ServerConnection, serve
 #: No wait is longer: a watchdog, not a measurement.
 WATCHDOG = 30.0
 
-#: Counters that stay at 0 unless something goes wrong; those that the Rust tests' watcher reads.
-TROUBLE = ("poisoned", "dropped_frames", "dropped_actions", "failed", "too_large", "resent")
-
 
 def until(condition: Callable[[], object], what: str) -> None:
     """Waits for a condition, under the watchdog."""
@@ -179,7 +176,7 @@ class Rig:
     def surprises(self) -> dict[str, int]:
         """What the region's error log and its counters of trouble hold besides."""
         seen = stat(self.binary, self.kept)
-        noted = {name: seen["counters"][name] for name in TROUBLE if seen["counters"][name]}
+        noted = dict(seen["trouble"])
         noted |= {record["text"]: record["count"] for record in seen["errors"]}
         return {
             entry: count for entry, count in noted.items() if not entry.startswith(tuple(self.expected))
