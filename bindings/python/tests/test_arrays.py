@@ -151,6 +151,8 @@ def test_a_tensor_elsewhere_is_refused(played: Played) -> None:
     with pytest.raises(TypeError, match=r"\.cpu\(\)"):
         observation.answer(OnlyDlpack(None, device=(2, 0)))
     observation.answer(b"corrected")
+    # What is not heard before the end is dropped by it.
+    assert rig.action()[1] == b"corrected"
 
 
 def test_a_capsule_that_nobody_takes_lets_go_of_the_slot(played: Played) -> None:

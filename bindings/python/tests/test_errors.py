@@ -55,6 +55,7 @@ def test_what_can_not_be_done_now_has_the_code_for_it(played: Played) -> None:
     observation = worker.take(10)
     reserved = observation.reserve(1)
     observation.answer(b"y")
+    assert rig.action()[1] == b"y"
     with pytest.raises(sidecar.StateError, match="answered already") as caught:
         observation.answer(b"z")
     assert caught.value.code is sidecar.Code.ERR_STATE and isinstance(caught.value, RuntimeError)

@@ -165,6 +165,7 @@ def test_without_asking_there_is_no_gpu(played: tuple[Rig, sidecar.Worker]) -> N
         with pytest.raises(sidecar.StateError, match="pin=True"):
             observation.used_by()
         observation.answer(b"action")
+    assert rig.action()[1] == b"action"
     with pytest.raises(ValueError, match="pin is -1"):
         sidecar.Worker(rig.shm, pin=-1)
 

@@ -71,6 +71,7 @@ def test_a_view_outlives_the_observation_and_the_worker(rig: Rig) -> None:
     gone = weakref.ref(observation)
     view = observation.payload[6:]
     observation.answer(b"y")
+    assert rig.action()[1] == b"y"
     worker.close()
     del observation, worker
     gc.collect()
