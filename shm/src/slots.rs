@@ -109,6 +109,16 @@ impl Slot {
         self.record.held && !self.record.answered
     }
 
+    /// No action has come for it yet.
+    const fn is_unanswered(&self) -> bool {
+        self.waits() && !self.record.taken
+    }
+
+    /// Taken only because a worker still has a view of it.
+    const fn is_held_after_answer(&self) -> bool {
+        self.record.held && self.record.answered
+    }
+
     /// Frees it if nobody needs it any more.
     fn settle(&mut self) {
         if self.record.answered && self.record.lent == [0; SEATS] {
@@ -458,8 +468,7 @@ impl Ledger {
     }
 
     pub(crate) fn unanswered(&self) -> u32 {
-        // At most MAX_OBSERVATION_SLOTS.
-        self.unanswered_slots().count() as u32
+        self.tally().unanswered
     }
 
     /// Oldest first.
@@ -470,31 +479,28 @@ impl Ledger {
     }
 
     pub(crate) fn free_slots(&self) -> u32 {
-        self.slots.iter().filter(|slot| slot.is_free()).count() as u32
+        self.tally().free
     }
 
     /// All of them, counted in one go: for each frame.
     pub(crate) fn tally(&self) -> Tally {
         self.slots.iter().fold(Tally::default(), |tally, slot| Tally {
-            unanswered: tally.unanswered + u32::from(slot.waits() && !slot.record.taken),
+            unanswered: tally.unanswered + u32::from(slot.is_unanswered()),
             free: tally.free + u32::from(slot.is_free()),
-            lent_after_answer: tally.lent_after_answer + u32::from(slot.record.held && slot.record.answered),
+            lent_after_answer: tally.lent_after_answer + u32::from(slot.is_held_after_answer()),
         })
     }
 
     /// Slots that are taken only because a worker still has a view of them.
     pub(crate) fn lent_after_answer(&self) -> u32 {
-        // At most MAX_OBSERVATION_SLOTS, here and below.
-        self.held_after_answer().count() as u32
+        self.tally().lent_after_answer
     }
 
     /// Those of them that the worker of this seat has.
     pub(crate) fn lent_after_answer_to(&self, seat: usize) -> u32 {
-        self.held_after_answer().filter(|slot| slot.record.lent[seat] > 0).count() as u32
-    }
-
-    fn held_after_answer(&self) -> impl Iterator<Item = &Slot> {
-        self.slots.iter().filter(|slot| slot.record.held && slot.record.answered)
+        let lent = |slot: &&Slot| slot.is_held_after_answer() && slot.record.lent[seat] > 0;
+        // At most MAX_OBSERVATION_SLOTS.
+        self.slots.iter().filter(lent).count() as u32
     }
 
     /// How far the records of this seat's worker were read for certain, at least: `head`, or a position behind it
@@ -521,7 +527,7 @@ impl Ledger {
         self.slots
             .iter()
             .enumerate()
-            .filter(|(_, slot)| slot.waits() && !slot.record.taken)
+            .filter(|(_, slot)| slot.is_unanswered())
             .map(|(at, slot)| held(at, &slot.record))
     }
 }
