@@ -159,14 +159,15 @@ pub unsafe extern "C" fn sidecar_observation_hold_back(
     let border = unsafe { Border::new() };
     border.handle_const(observation, |observation| {
         let arrival = observation.arrival.as_ref().ok_or(ERR_STATE)?;
-        // SAFETY: the caller says that it is a stream, and that it lives until the device is done.
-        let stream = unsafe { Stream::from_raw(stream.expose_provenance()) };
-        arrival.hold_back(stream).map_or(Err(ERR_SYSTEM), |()| Ok(OK))
+        arrival.hold_back(given(stream)).map_or(Err(ERR_SYSTEM), |()| Ok(OK))
     })
 }
 
 fn on(fence: &mut Option<Fence>, stream: *mut c_void) -> Checked<(&mut Fence, Stream)> {
+    fence.as_mut().map(|fence| (fence, given(stream))).ok_or(ERR_STATE)
+}
+
+fn given(stream: *mut c_void) -> Stream {
     // SAFETY: the caller says that it is a stream, and that it lives until the device is done.
-    let stream = unsafe { Stream::from_raw(stream.expose_provenance()) };
-    fence.as_mut().map(|fence| (fence, stream)).ok_or(ERR_STATE)
+    unsafe { Stream::from_raw(stream.expose_provenance()) }
 }
