@@ -87,7 +87,7 @@ impl Driver for SimulatedDriver {
 
     fn is_sending(&self) -> bool {
         let world = self.world.borrow();
-        world.current.is_some_and(|at| world.conns[at].send.is_some() || world.conns[at].sent.is_some())
+        world.current.is_some_and(|at| world.conns[at].is_sending())
     }
 
     fn take_calls(&mut self) -> Calls {

@@ -86,6 +86,10 @@ impl Conn {
     }
 
     /// Nothing can be sent on it any more.
+    pub(crate) const fn is_sending(&self) -> bool {
+        self.send.is_some() || self.sent.is_some()
+    }
+
     pub(crate) fn ended_for_sending(&self) -> bool {
         self.rx_end == Some(Ended::Reset)
     }
@@ -238,7 +242,8 @@ impl World {
     pub(crate) fn end_for_sidecar(&mut self, at: usize, how: Ended) {
         let lose = self.random.once_in(2);
         let conn = &mut self.conns[at];
-        if !conn.sidecar || conn.rx_end.is_some() {
+        // A reset, or bytes that nobody acknowledges, end what a FIN has half closed.
+        if !conn.sidecar || conn.rx_end == Some(Ended::Reset) || conn.rx_end == Some(how) {
             return;
         }
         conn.rx_end = Some(how);

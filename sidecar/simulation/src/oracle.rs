@@ -28,6 +28,8 @@ pub(crate) struct Delivery {
     conn: usize,
     /// The sidecar's process has all of its bytes.
     pub(crate) consumed: bool,
+    /// Since when.
+    consumed_at: u64,
     /// ... and has dealt with them: from here on it may not be lost.
     sealed: bool,
     /// It needs no answer: too large, or a worker gave it up.
@@ -57,6 +59,7 @@ impl Delivery {
             length,
             conn,
             consumed: false,
+            consumed_at: 0,
             sealed: false,
             excused: length > SLOT_BYTES as usize,
             doubtful: false,
@@ -111,6 +114,16 @@ impl Session {
     }
 }
 
+/// What the sidecar was given, and has not turned since.
+#[derive(Clone, Copy, Debug)]
+struct Fresh {
+    mark: Mark,
+    /// The session that it closes.
+    closes: Option<usize>,
+    /// It was sure to find a slot.
+    room: bool,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Oracle {
@@ -120,7 +133,7 @@ pub(crate) struct Oracle {
     open: Option<usize>,
     open_known: bool,
     /// Given to the sidecar since its last turn.
-    fresh: Vec<(Mark, Option<usize>)>,
+    fresh: Vec<Fresh>,
     /// Observations without payload, by epoch and sequence.
     empties: Vec<(u32, u64, usize)>,
     /// Sequences that workers saw, and the places of their observations in `order`.
@@ -213,13 +226,22 @@ impl Oracle {
 }
 
 impl World {
+    /// Whether what was received last has found a slot, or needs none.
+    fn has_slot_for_sure(&self) -> bool {
+        // A slot is free once its action's last byte has left and the sidecar has heard of it.
+        let sending = self.current.is_some_and(|at| self.conns[at].is_sending());
+        self.oracle.pressure() + usize::from(sending) <= self.plan.slots as usize
+    }
+
     /// The sidecar was given the bytes up to a mark.
     pub(crate) fn oracle_consumed(&mut self, at: usize, mark: Mark) {
         if self.conns[at].sidecar_closing {
             return;
         }
         // Behind a frame that finds no slot nothing is read.
-        let sure = self.oracle.pressure() <= self.plan.slots as usize;
+        let room = self.has_slot_for_sure();
+        let now = self.now;
+        let mut closes = None;
         let oracle = &mut self.oracle;
         match mark {
             Mark::Observation(delivery) => {
@@ -228,37 +250,39 @@ impl World {
                     return;
                 }
                 oracle.deliveries[delivery].consumed = true;
+                oracle.deliveries[delivery].consumed_at = now;
                 oracle.order.push(delivery);
                 if oracle.deliveries[delivery].excused {
                     // Larger than a slot: the failure policy answers it.
                     oracle.replies_due = oracle.replies_due.saturating_add(1);
                 }
-                oracle.fresh.push((mark, None));
             }
             Mark::SessionOpen(session) => {
                 let before = oracle.open.replace(session).filter(|before| *before != session);
                 oracle.open_known = true;
                 if let Some(before) = before {
                     oracle.sessions[before].closed = true;
-                    oracle.sessions[before].closed_for_sure = sure;
+                    oracle.sessions[before].closed_for_sure = room;
                 }
-                oracle.fresh.push((mark, before));
+                closes = before;
             }
             Mark::SessionClose(session) => {
                 if oracle.open == Some(session) {
                     oracle.open = None;
                 }
                 oracle.sessions[session].closed = true;
-                oracle.sessions[session].closed_for_sure = sure;
-                oracle.fresh.push((mark, Some(session)));
+                oracle.sessions[session].closed_for_sure = room;
+                closes = Some(session);
             }
             Mark::Drain => {
                 self.gateway.drain = true;
-                self.oracle.fresh.push((mark, None));
                 self.coverage.row("drain");
             }
-            Mark::Warmup => {}
+            Mark::Warmup => return,
         }
+        // With itself counted, if it is an observation.
+        let room = room && self.has_slot_for_sure();
+        self.oracle.fresh.push(Fresh { mark, closes, room });
     }
 
     /// The sidecar has turned: what it was given before has been dealt with, if there was room for it.
@@ -266,8 +290,9 @@ impl World {
         if self.oracle.fresh.is_empty() {
             return;
         }
-        let room = self.oracle.pressure() <= self.plan.slots as usize;
-        for (mark, _) in core::mem::take(&mut self.oracle.fresh) {
+        let room_now = self.has_slot_for_sure();
+        for Fresh { mark, room, .. } in core::mem::take(&mut self.oracle.fresh) {
+            let room = room && room_now;
             if let Mark::Observation(delivery) = mark
                 && room
             {
@@ -298,12 +323,12 @@ impl World {
         if at_a_store && let Some(number) = oracle.deliveries.iter().position(in_flight) {
             oracle.deliveries[number].in_flight = true;
         }
-        for (mark, closed) in core::mem::take(&mut self.oracle.fresh) {
+        for Fresh { mark, closes, .. } in core::mem::take(&mut self.oracle.fresh) {
             if let Mark::Observation(delivery) = mark {
                 self.oracle.deliveries[delivery].doubtful = true;
             }
             self.oracle.open_known &= matches!(mark, Mark::Observation(_) | Mark::Drain);
-            if let Some(closed) = closed {
+            if let Some(closed) = closes {
                 // Its observations may be off the record already.
                 for delivery in self.oracle.deliveries.iter_mut().filter(|it| it.session == closed) {
                     delivery.in_flight = true;
@@ -476,9 +501,11 @@ impl World {
         epoch: u32,
         sequence: u64,
         redelivered: bool,
+        last_byte: u64,
         payload: &[u8],
     ) -> Option<usize> {
-        let number = if payload.is_empty() { self.empty(epoch, sequence) } else { number_in(payload) };
+        let number =
+            if payload.is_empty() { self.empty(epoch, sequence, last_byte) } else { number_in(payload) };
         let Some(number) = number.filter(|number| *number < self.oracle.deliveries.len()) else {
             self.fail(format!("worker {worker} got an observation that nobody sent (sequence {sequence})"));
             return None;
@@ -543,12 +570,15 @@ impl World {
         }
     }
 
-    /// The observation without payload that a worker knows by these numbers.
-    fn empty(&mut self, epoch: u32, sequence: u64) -> Option<usize> {
+    /// The observation without payload that a worker knows by these numbers: one of those that the sidecar had then.
+    fn empty(&mut self, epoch: u32, sequence: u64, last_byte: u64) -> Option<usize> {
         let oracle = &mut self.oracle;
         if let Some((_, _, number)) = oracle.empties.iter().find(|it| (it.0, it.1) == (epoch, sequence)) {
             return Some(*number);
         }
+        // The sidecar looks at its clock after a receive, whether or not that has moved on by then.
+        let received = oracle.order.iter().map(|number| oracle.deliveries[*number].consumed_at);
+        let received = received.filter(|at| *at < last_byte).max().unwrap_or(last_byte);
         let taken = |number: usize| oracle.empties.iter().any(|it| it.2 == number);
         // Sequences follow the order in which the sidecar was given observations.
         let after = oracle.seen.iter().filter(|it| it.0 < sequence).map(|it| it.1 + 1).max().unwrap_or(0);
@@ -566,7 +596,8 @@ impl World {
                 };
                 // A survivor still finds in its ring what belongs to a session that was given up.
                 let wanted = !it.excused || (rank == 0 && session.forfeited);
-                it.length == 0 && it.consumed && wanted && (it.session == 0) == (epoch == 0) && fits
+                let then = it.consumed && (received..=last_byte).contains(&it.consumed_at);
+                it.length == 0 && then && wanted && (it.session == 0) == (epoch == 0) && fits
             };
             let place = after..before;
             let mut all = oracle.order.iter().enumerate().filter(|(at, _)| place.contains(at));

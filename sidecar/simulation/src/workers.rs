@@ -367,7 +367,8 @@ impl World {
             None
         } else {
             let again = observation.redelivered();
-            match self.oracle_taken(number, epoch, sequence, again, observation.payload()) {
+            let last_byte = observation.last_byte().as_nanos();
+            match self.oracle_taken(number, epoch, sequence, again, last_byte, observation.payload()) {
                 None => return,
                 delivery => delivery,
             }
