@@ -162,13 +162,14 @@ impl Journal {
     /// A session opened, also one that takes the place of another.
     pub fn session_opened(&mut self, session: &SessionId, epoch: Epoch) {
         self.main.session = Some(session.clone());
+        self.main.closed = None;
         self.main.epoch = epoch;
         self.write_main();
     }
 
-    /// The open session is over.
-    pub fn session_closed(&mut self) {
-        self.main.session = None;
+    /// The open session is over. `by_us`: the gateway may not hear of it before this process dies.
+    pub fn session_closed(&mut self, by_us: bool) {
+        self.main.closed = self.main.session.take().filter(|_| by_us);
         self.write_main();
     }
 

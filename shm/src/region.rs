@@ -420,6 +420,7 @@ fn resumable(past: &Past, identity: &Identity, now: Instant) -> Result<(Resume, 
         ready_heard: main.ready_heard,
         drain_seen: main.drain_seen,
         session: main.session.clone(),
+        closed: main.closed.clone(),
         epoch: main.epoch,
         next_sequence: past.next_sequence,
     };
@@ -437,6 +438,7 @@ fn main_of(identity: &Identity, agent: AgentId, now: Instant, owner_generation: 
         ready_heard: false,
         drain_seen: false,
         session: None,
+        closed: None,
         epoch: sidecar_core::tunnel::Epoch(0),
         owner_pid: std::process::id(),
         owner_since: now,
@@ -451,6 +453,7 @@ fn inherit(main: &mut Main, past: &Main) {
     main.ready_heard = past.ready_heard;
     main.drain_seen = past.drain_seen;
     main.session.clone_from(&past.session);
+    main.closed.clone_from(&past.closed);
     main.epoch = past.epoch;
 }
 

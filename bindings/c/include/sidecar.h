@@ -47,7 +47,7 @@
 #define sidecar_ABI_MAJOR 0
 
 // Version of the binary interface: changes with it only add.
-#define sidecar_ABI_MINOR 3
+#define sidecar_ABI_MINOR 4
 
 // Done.
 #define sidecar_OK 0
@@ -203,6 +203,10 @@
 // For `sidecar_agent_resume.flags`: `queued` or a session had come after `ready`; without it, `ready` is said again.
 #define sidecar_RESUME_READY_HEARD 64
 
+// For `sidecar_agent_resume.flags`: `session` is one that the predecessor had closed, with none opened after it: the
+// gateway may not have heard of that, and is told again. Not together with `sidecar_RESUME_SESSION_OPEN`.
+#define sidecar_RESUME_SESSION_CLOSED 128
+
 // Dial: resolve and connect within `duration_ns`, then say `sidecar_agent_handle_connected` or
 // `sidecar_agent_handle_dial_failed`. `attempt` counts within one outage; see `sidecar_FLAG_REREAD_TOKEN`.
 #define sidecar_AGENT_EVENT_DIAL 1
@@ -346,6 +350,9 @@
 
 // A ping was received; its pong is queued.
 #define sidecar_NOTICE_PINGED 10
+
+// The gateway restored a session that was closed here; it is told again.
+#define sidecar_NOTICE_RESTORED_AFTER_CLOSE 11
 
 // After a drain: the job is done.
 #define sidecar_OUTCOME_DRAINED 1
@@ -622,7 +629,7 @@ struct sidecar_agent_resume {
   uint32_t struct_size;
   // Sum of `sidecar_RESUME_...`.
   uint32_t flags;
-  // The session that was open; at most 256 bytes.
+  // The session that was open, or closed, as the flags say; at most 256 bytes.
   const char *session;
   // Bytes of `session`.
   size_t session_len;

@@ -164,6 +164,8 @@ pub struct Resume {
     pub drain_seen: bool,
     /// The session that was open.
     pub session: Option<SessionId>,
+    /// The session that the predecessor had closed, if none was opened after it: the gateway may not have heard of that.
+    pub closed: Option<SessionId>,
     /// Epoch of that session, or the last one given.
     pub epoch: Epoch,
     /// Sequence number for the next observation; 0 counts as 1.

@@ -32,7 +32,7 @@ impl Agent {
         self.connection_over();
         if cause == Disconnect::Replaced {
             self.outbox.ready = false;
-            self.outbox.session_close = None;
+            self.outbox.forget_closed();
             self.progress.start_over();
         }
         if self.progress.phase == Phase::Draining {

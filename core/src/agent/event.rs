@@ -244,6 +244,8 @@ pub enum Notice {
     },
     /// `session_close` for a session that isn't open; ignored.
     StraySessionClose,
+    /// `session_open` after a redial for a session that we closed, which the gateway had not heard; it is told again.
+    RestoredAfterClose,
     /// A data frame was dropped.
     DroppedFrame(DropKind),
     /// `warmup` came and the worker isn't ready yet.
@@ -276,6 +278,9 @@ impl fmt::Display for Notice {
                 )
             }
             Self::StraySessionClose => f.write_str("session_close for a session that is not open ignored"),
+            Self::RestoredAfterClose => f.write_str(
+                "session_open for a session that was closed here not followed: the gateway is told again",
+            ),
             Self::DroppedFrame(kind) => write!(f, "data frame dropped: {kind}"),
             Self::ReadyOverdue { .. } => f.write_str("the worker is not ready yet; the gateway waits for it"),
             Self::WarmAlready => f.write_str("warmup answered at once: the worker is warm"),

@@ -166,6 +166,7 @@ impl Agent {
                 if self.sessions.current().is_some_and(|(open, _)| *open == session) {
                     self.close_current(CloseBy::Gateway, &reason);
                 } else {
+                    self.outbox.session_close_heard(&session);
                     self.events.note(Notice::StraySessionClose);
                 }
             }
@@ -192,6 +193,10 @@ impl Agent {
 
     fn open_session(&mut self, session: SessionId) {
         self.progress.ready_arrived();
+        if self.outbox.closes_again(&session) {
+            return self.events.note(Notice::RestoredAfterClose);
+        }
+        self.outbox.forget_closed();
         let open = self.sessions.current().filter(|(open, _)| **open == session).map(|(_, epoch)| epoch);
         let (epoch, resumed) = match open {
             Some(epoch) => (epoch, true),

@@ -51,7 +51,7 @@ pub use request::RequestError;
 pub use sending::{ActionHead, MAX_HEAD};
 
 use crate::time::Instant;
-use crate::tunnel::{AgentId, Epoch, SessionId};
+use crate::tunnel::{AgentId, Epoch, SessionId, clip};
 use entropy::Entropy;
 use inbound::Inbound;
 use link::{Link, State, Wait};
@@ -111,6 +111,10 @@ impl Agent {
         };
         if resume.connected_once {
             agent.link.redial_of(&agent.config.timers, resume.last_byte, now);
+        }
+        if let Some(closed) = resume.closed {
+            agent.outbox.session_close(closed, clip("the agent had closed it before it was restarted"));
+            agent.outbox.connection_lost();
         }
         if resume.drain_seen {
             agent.progress.phase = Phase::Draining;

@@ -39,14 +39,25 @@ pub(super) enum Farewell {
     Theirs,
 }
 
+/// The session that we closed last, until the gateway shows that it knows: a cut may swallow the `session_close`, and
+/// then the gateway restores the session. So each connection is told of it.
+#[derive(Debug)]
+struct Closed {
+    session: SessionId,
+    reason: Reason,
+    /// On this connection.
+    told: bool,
+    /// The gateway may open it on this connection, as restored, before it hears.
+    restored: bool,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     pongs: Deque<Short, PONGS>,
     pub(super) ping: bool,
     /// Stays when a connection is lost: the gateway still waits for it.
     pub(super) ready: bool,
-    /// Stays when a connection is lost: the gateway restores the session.
-    pub(super) session_close: Option<(SessionId, Reason)>,
+    closed: Option<Closed>,
     close: Option<(Farewell, Short)>,
     close_taken: bool,
     /// The action whose bytes are on their way: nothing may come between them.
@@ -74,6 +85,31 @@ impl Outbox {
         self.close = Vec::from_slice(&payload[..length]).ok().map(|payload| (whose, payload));
     }
 
+    /// Tells the gateway that a session is over, on this connection and on each later one.
+    pub(super) fn session_close(&mut self, session: SessionId, reason: Reason) {
+        self.closed = Some(Closed { session, reason, told: false, restored: false });
+    }
+
+    /// Whether the gateway opens a session that we closed, not having heard of it; then it's told (again). What it opens
+    /// after that under the same id is a new one.
+    pub(super) fn closes_again(&mut self, session: &SessionId) -> bool {
+        let unheard = |closed: &&mut Closed| closed.session == *session && (!closed.told || closed.restored);
+        let Some(closed) = self.closed.as_mut().filter(unheard) else { return false };
+        closed.told = false;
+        closed.restored = false;
+        true
+    }
+
+    /// The gateway closes this session, too.
+    pub(super) fn session_close_heard(&mut self, session: &SessionId) {
+        self.closed.take_if(|closed| closed.session == *session);
+    }
+
+    /// The gateway has gone on: whatever we closed is over.
+    pub(super) fn forget_closed(&mut self) {
+        self.closed = None;
+    }
+
     /// The close frame was taken: it is on the wire or past it.
     pub(super) const fn close_taken(&self) -> bool {
         self.close_taken
@@ -86,6 +122,10 @@ impl Outbox {
         self.close = None;
         self.close_taken = false;
         self.action = None;
+        if let Some(closed) = &mut self.closed {
+            closed.told = false;
+            closed.restored = true;
+        }
     }
 
     /// Takes the next frame, complete and masked, to the front of `out`. `held`: only what belongs to the connection
@@ -114,11 +154,11 @@ impl Outbox {
             return Some((Taken::Ready, length));
         }
         let last_words = farewell == Some(Farewell::Ours) || (farewell.is_none() && !held);
-        if let Some((session, reason)) = self.session_close.as_ref().filter(|_| last_words) {
+        if let Some(closed) = self.closed.as_mut().filter(|closed| last_words && !closed.told) {
             let mut text = [0; MAX_SESSION_CLOSE];
-            let size = write_session_close(session, reason, &mut text).ok()?;
+            let size = write_session_close(&closed.session, &closed.reason, &mut text).ok()?;
             let length = frame(Opcode::Text, size, entropy, out, |into| into.copy_from_slice(&text[..size]))?;
-            self.session_close = None;
+            closed.told = true;
             return Some((Taken::SessionClose, length));
         }
         if self.ping {

@@ -109,7 +109,8 @@ impl Agent {
         }
     }
 
-    /// Closes the session of `epoch`, if it is still open: tells the gateway, now or after the redial.
+    /// Closes the session of `epoch`, if it is still open: tells the gateway now, and after each redial until it has
+    /// shown that it knows.
     pub fn close_session(&mut self, _now: Instant, epoch: Epoch, reason: &str) {
         if self.sessions.current().is_some_and(|(_, open)| open == epoch) {
             self.close_current(CloseBy::Us, reason);
@@ -121,7 +122,7 @@ impl Agent {
         let Some((session, epoch)) = self.sessions.close() else { return };
         let reason = clip::<MAX_REASON>(reason);
         if by == CloseBy::Us {
-            self.outbox.session_close = Some((session.clone(), reason.clone()));
+            self.outbox.session_close(session.clone(), reason.clone());
         }
         self.events.push(Event::SessionClosed { session, epoch, by, reason });
     }

@@ -248,6 +248,7 @@ fn resume() -> Resume {
         ready_heard: true,
         drain_seen: false,
         session: Some(SessionId::new("s").unwrap()),
+        closed: None,
         epoch: Epoch(4),
         next_sequence: 17,
     }
@@ -286,6 +287,21 @@ fn a_successor_meets_an_instant_close_and_a_401_as_on_a_redial() {
     assert_eq!(rig.outcome(), None);
     rig.pass(secs(3));
     assert!(rig.dials().last().unwrap().1);
+}
+
+/// The predecessor had closed the session, and died before the gateway heard: it would wait for ever.
+#[test]
+fn a_successor_closes_again_what_its_predecessor_closed() {
+    let closed = Resume { session: None, closed: resume().session, ..resume() };
+    let mut rig = Rig::resumed(config(), closed);
+    rig.upgrade();
+    rig.play(&data("s", b"restored"));
+    let json = rig.sent.last().unwrap().text();
+    assert!(json.contains(r#""session_close","session_id":"s""#), "{json}");
+    rig.play(&text(r#"{"type":"session_open","session_id":"t"}"#));
+    rig.cut_and_redial();
+    rig.pass(secs(1));
+    assert!(rig.sent.is_empty(), "the gateway has gone on");
 }
 
 #[test]

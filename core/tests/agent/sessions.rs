@@ -253,6 +253,63 @@ fn a_session_closed_while_down_is_closed_after_the_redial() {
     assert!(rig.sent[0].text().contains("session_close"));
 }
 
+/// A cut that nobody notices for a while swallows the `session_close`, and the gateway restores the session.
+#[test]
+fn a_session_close_that_a_cut_may_have_swallowed_is_said_again() {
+    let mut rig = Rig::in_session();
+    rig.agent.close_session(rig.now, Epoch(1), "failed");
+    rig.cut_and_redial();
+    rig.play(&session_open("s"));
+    assert_eq!(rig.notices(), [&Notice::RestoredAfterClose]);
+    assert!(rig.flow().is_empty() && rig.agent.session().is_none(), "what is to be closed isn't opened");
+    assert_eq!(rig.sent.len(), 1);
+    assert!(rig.sent[0].text().contains(r#""session_id":"s","reason":"failed""#));
+    rig.play(&data("s", b"on its way when the gateway heard"));
+    assert_eq!(rig.sent.len(), 1, "once a connection");
+    rig.play(&session_open("s"));
+    assert_eq!(rig.flow(), [&opened("s", 2, false)], "the gateway has heard, and means a new one");
+}
+
+/// As the gateway restores it, its `session_open` crosses what we say as soon as the connection has proved itself.
+#[test]
+fn a_session_open_that_crosses_the_session_close_of_a_redial_is_not_followed() {
+    let mut rig = Rig::in_session();
+    rig.agent.close_session(rig.now, Epoch(1), "failed");
+    rig.cut_and_redial();
+    rig.play(&ping(b""));
+    let closes = |rig: &Rig| {
+        rig.sent
+            .iter()
+            .filter(|sent| sent.opcode == Opcode::Text && sent.text().contains("session_close"))
+            .count()
+    };
+    assert_eq!(closes(&rig), 1);
+    rig.play(&session_open("s"));
+    assert!(rig.flow().is_empty() && rig.agent.session().is_none());
+    assert_eq!(closes(&rig), 2, "it may be a new one of the same name, and then it is closed as well");
+}
+
+#[test]
+fn a_session_close_is_said_again_until_the_gateway_has_shown_that_it_heard() {
+    for (shown, times) in [
+        (text(r#"{"type":"session_close","session_id":"s"}"#), 0),
+        (text(r#"{"type":"session_close","session_id":"t"}"#), 1),
+        (session_open("t"), 0),
+        (data("s", b"on its way"), 1),
+    ] {
+        let mut rig = Rig::in_session();
+        rig.agent.close_session(rig.now, Epoch(1), "failed");
+        rig.pump();
+        rig.play(&shown);
+        for _ in 0..2 {
+            rig.cut_and_redial();
+            rig.pass(secs(1));
+            let closes = rig.sent.iter().filter(|sent| sent.text().contains("session_close"));
+            assert_eq!(closes.count(), times, "{shown:?}");
+        }
+    }
+}
+
 /// In a session with one answer sent, then cut and redialled.
 fn frozen() -> Rig {
     let mut rig = Rig::in_session();

@@ -143,6 +143,7 @@ impl Main {
             self.drain_seen,
             self.session.is_some(),
             self.ready_heard,
+            self.closed.is_some(),
         ];
         let flags = flags.iter().rev().fold(0_u32, |all, flag| all << 1 | u32::from(*flag));
         bytes[48..52].copy_from_slice(&flags.to_le_bytes());
@@ -151,7 +152,8 @@ impl Main {
         bytes[60..64].copy_from_slice(&self.owner_generation.to_le_bytes());
         bytes[64..72].copy_from_slice(&self.owner_since.as_nanos().to_le_bytes());
         let agent = self.agent.as_str().as_bytes();
-        let session = self.session.as_ref().map_or("", SessionId::as_str).as_bytes();
+        // At most one of the two is there.
+        let session = self.session.as_ref().or(self.closed.as_ref()).map_or("", SessionId::as_str).as_bytes();
         // Both lengths are bounded by their types: 64 and 256.
         bytes[72..74].copy_from_slice(&(agent.len() as u16).to_le_bytes());
         bytes[74..76].copy_from_slice(&(session.len() as u16).to_le_bytes());
@@ -183,6 +185,7 @@ impl Main {
             ready_sent: flag(2),
             ready_heard: flag(5),
             drain_seen: flag(3),
+            closed: (flag(6) && !flag(4)).then(|| session.clone()),
             session: flag(4).then_some(session),
             epoch: Epoch(word32(52)),
             owner_pid: word32(56),

@@ -19,6 +19,8 @@ pub(crate) struct Main {
     pub(crate) ready_heard: bool,
     pub(crate) drain_seen: bool,
     pub(crate) session: Option<SessionId>,
+    /// The last session, if none is open and we closed it: the gateway may not have heard.
+    pub(crate) closed: Option<SessionId>,
     /// Of the session that is or was open.
     pub(crate) epoch: Epoch,
     pub(crate) owner_pid: u32,
@@ -35,6 +37,7 @@ impl Main {
         self.ready_heard = false;
         self.drain_seen = false;
         self.session = None;
+        self.closed = None;
     }
 }
 

@@ -20,6 +20,7 @@ fn main() -> Main {
         ready_heard: false,
         drain_seen: false,
         session: None,
+        closed: None,
         epoch: Epoch(0),
         owner_pid: 4711,
         owner_since: Instant::from_nanos(123),
@@ -104,6 +105,26 @@ fn a_record_at_another_place_is_not_believed() {
         map.word64(1024 + word * 8).store(value, Ordering::Relaxed);
     }
     assert_eq!(Record::<2>::open(&map, 1024).1, Read::Corrupt);
+}
+
+/// What we closed is kept until another session opens: the gateway may restore it, and has to be told again then.
+#[test]
+fn a_session_that_we_closed_is_read_back_as_closed() {
+    let map = blank(JOURNAL_BYTES);
+    let mut journal = Journal::write(Arc::clone(&map), main());
+    let session = SessionId::new("s").unwrap();
+    let told = |map| {
+        let main = Past::read(map).unwrap().main;
+        (main.session, main.closed)
+    };
+    journal.session_opened(&session, Epoch(1));
+    assert_eq!(told(&map), (Some(session.clone()), None));
+    journal.session_closed(true);
+    assert_eq!(told(&map), (None, Some(session.clone())));
+    journal.session_opened(&session, Epoch(2));
+    assert_eq!(told(&map), (Some(session), None));
+    journal.session_closed(false);
+    assert_eq!(told(&map), (None, None));
 }
 
 #[test]

@@ -5,6 +5,12 @@ use sidecar_simulation::{Coverage, Stage};
 /// Few enough for an unoptimised build.
 const SEEDS: u64 = 4_000;
 
+/// Seeds that found a defect once, and what it was.
+const KEPT: [(u64, &str); 2] = [
+    (9_477_948_770_907, "a session_close that a silent cut swallowed was never said again"),
+    (281_841, "a session that a dead sidecar had closed was opened again by its successor"),
+];
+
 #[test]
 fn fixed_seeds_keep_every_promise() {
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4) as u64;
@@ -32,6 +38,16 @@ fn fixed_seeds_keep_every_promise() {
     println!("{coverage}");
     assert_eq!(coverage.schedules, SEEDS);
     assert!(coverage.faults() > SEEDS / 2, "about one fault in each schedule");
+}
+
+#[test]
+fn seeds_that_found_a_defect_find_none() {
+    let stage = Stage::new().unwrap();
+    for (seed, defect) in KEPT {
+        if let Err(broken) = stage.run(seed, &mut Coverage::default()) {
+            panic!("seed {seed} ({defect}): {}\n{}", broken.what, stage.tell(seed).join("\n"));
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What the agent reports, turned into journal entries, records for the worker, and effects.
 
-use sidecar_core::agent::{Disconnect, DropKind, Event, HangUp, Notice};
+use sidecar_core::agent::{CloseBy, Disconnect, DropKind, Event, HangUp, Notice};
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::Epoch;
 use sidecar_shm::owner::Lent;
@@ -74,7 +74,7 @@ impl Bridge {
                     "session closed"
                 );
                 self.owner.stats().set(Gauge::SessionOpen, 0);
-                self.close_epoch(epoch);
+                self.close_epoch(epoch, by);
             }
             Event::Observation { epoch, sequence, length, moved, first_byte, last_byte } => {
                 self.observation(epoch, sequence, length, moved, first_byte, last_byte);
@@ -159,12 +159,12 @@ impl Bridge {
         self.carried = carried;
     }
 
-    fn close_epoch(&mut self, epoch: Epoch) {
+    fn close_epoch(&mut self, epoch: Epoch, by: CloseBy) {
         self.waiting.retain(|waiting| waiting.epoch != epoch);
         let dropped = self.outbox.forget(|kept| kept.epoch == epoch);
         self.owner.stats().add(Counter::DroppedActions, dropped);
         self.owner.close_epoch(epoch);
-        self.owner.journal().session_closed();
+        self.owner.journal().session_closed(by == CloseBy::Us);
         self.announcer.close();
     }
 

@@ -105,6 +105,9 @@ pub const RESUME_SESSION_OPEN: u32 = 16;
 pub const RESUME_LAST_BYTE: u32 = 32;
 /// For `sidecar_agent_resume.flags`: `queued` or a session had come after `ready`; without it, `ready` is said again.
 pub const RESUME_READY_HEARD: u32 = 64;
+/// For `sidecar_agent_resume.flags`: `session` is one that the predecessor had closed, with none opened after it: the
+/// gateway may not have heard of that, and is told again. Not together with `sidecar_RESUME_SESSION_OPEN`.
+pub const RESUME_SESSION_CLOSED: u32 = 128;
 
 /// Where a predecessor stopped that died, so that its session goes on. Its clock must be ours.
 #[repr(C)]
@@ -114,7 +117,7 @@ pub struct AgentResume {
     pub struct_size: u32,
     /// Sum of `sidecar_RESUME_...`.
     pub flags: u32,
-    /// The session that was open; at most 256 bytes.
+    /// The session that was open, or closed, as the flags say; at most 256 bytes.
     pub session: *const c_char,
     /// Bytes of `session`.
     pub session_len: usize,
@@ -191,14 +194,15 @@ pub(crate) fn resume(border: &Border, from: *const AgentResume) -> Checked<Resum
         | RESUME_DRAIN_SEEN
         | RESUME_SESSION_OPEN
         | RESUME_LAST_BYTE
-        | RESUME_READY_HEARD;
+        | RESUME_READY_HEARD
+        | RESUME_SESSION_CLOSED;
     check_flags(from.flags, known)?;
-    if from.reserved != 0 {
+    let is = |flag| from.flags & flag != 0;
+    if from.reserved != 0 || (is(RESUME_SESSION_OPEN) && is(RESUME_SESSION_CLOSED)) {
         return Err(ERR_VALUE);
     }
-    let is = |flag| from.flags & flag != 0;
     let session = border.text(from.session, from.session_len)?;
-    let session = is(RESUME_SESSION_OPEN).then(|| SessionId::new(session).map_err(|_| ERR_TEXT));
+    let session = || SessionId::new(session).map_err(|_| ERR_TEXT);
     Ok(Resume {
         connected_once: is(RESUME_CONNECTED_ONCE),
         last_byte: is(RESUME_LAST_BYTE).then(|| Instant::from_nanos(from.last_byte_ns)),
@@ -206,7 +210,8 @@ pub(crate) fn resume(border: &Border, from: *const AgentResume) -> Checked<Resum
         ready_sent: is(RESUME_READY_SENT),
         ready_heard: is(RESUME_READY_HEARD),
         drain_seen: is(RESUME_DRAIN_SEEN),
-        session: session.transpose()?,
+        session: is(RESUME_SESSION_OPEN).then(session).transpose()?,
+        closed: is(RESUME_SESSION_CLOSED).then(session).transpose()?,
         epoch: Epoch(from.epoch),
         next_sequence: from.next_sequence,
     })

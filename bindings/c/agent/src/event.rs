@@ -111,6 +111,8 @@ pub const NOTICE_BLOCKED: u32 = 8;
 pub const NOTICE_UNBLOCKED: u32 = 9;
 /// A ping was received; its pong is queued.
 pub const NOTICE_PINGED: u32 = 10;
+/// The gateway restored a session that was closed here; it is told again.
+pub const NOTICE_RESTORED_AFTER_CLOSE: u32 = 11;
 
 /// After a drain: the job is done.
 pub const OUTCOME_DRAINED: u32 = 1;
@@ -329,6 +331,7 @@ const fn number(notice: &Notice) -> u32 {
         Notice::MalformedControl => NOTICE_MALFORMED_CONTROL,
         Notice::WrongDirection { .. } => NOTICE_WRONG_DIRECTION,
         Notice::StraySessionClose => NOTICE_STRAY_SESSION_CLOSE,
+        Notice::RestoredAfterClose => NOTICE_RESTORED_AFTER_CLOSE,
         Notice::DroppedFrame(_) => NOTICE_DROPPED_FRAME,
         Notice::ReadyOverdue { .. } => NOTICE_READY_OVERDUE,
         Notice::WarmAlready => NOTICE_WARM_ALREADY,

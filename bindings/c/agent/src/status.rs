@@ -6,7 +6,7 @@ use core::ffi::c_char;
 /// Version of the binary interface: changes with it break callers.
 pub const ABI_MAJOR: u32 = 0;
 /// Version of the binary interface: changes with it only add.
-pub const ABI_MINOR: u32 = 3;
+pub const ABI_MINOR: u32 = 4;
 
 /// Done.
 pub const OK: i32 = 0;
