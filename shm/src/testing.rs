@@ -1,8 +1,9 @@
 //! What the tests of several modules need: a region in a directory of its own, and a sidecar's two threads in one.
 
+pub(crate) mod process;
+
 use core::time::Duration;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use sidecar_core::agent::{HEADROOM, Resume};
@@ -219,17 +220,3 @@ pub(crate) fn observation(worker: &mut Worker) -> Observation {
         _ => None,
     })
 }
-
-/// Runs one ignored test of this binary as another process: the other end of a region.
-pub(crate) fn process(test: &str, path: &std::path::Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"])
-        .env(CHILD_PATH, path)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
-}
-
-/// Names the region to a process made by [`process`]; absent when somebody runs all ignored tests by hand.
-pub(crate) const CHILD_PATH: &str = "SIDECAR_SHM_TEST_REGION";

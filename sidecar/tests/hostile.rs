@@ -7,14 +7,14 @@ mod support;
 use core::time::Duration;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use sidecar_shm::worker::{AttachOptions, Event, Worker};
 use sidecar_shm::{clock, layout};
 use support::{Gateway, Region, Running, main_job, sidecar};
 
-/// Names the region to the hostile process, which is this program again.
+/// Names the region to the hostile process, which is the test once more.
 const REGION: &str = "SIDECAR_TEST_HOSTILE_REGION";
 /// Names the attack.
 const ATTACK: &str = "SIDECAR_TEST_HOSTILE_ATTACK";
@@ -34,15 +34,33 @@ const WANTS_ROOM: usize = layout::worker_page::WANTS_ROOM;
 const BY_DESCRIPTOR: usize = layout::worker_page::BY_DESCRIPTOR;
 const UP_HEAD: usize = layout::block(0) + layout::seat_block::UP_HEAD;
 
-/// Starts this program again as a worker that attacks.
-fn hostile(region: &Region, attack: &str) -> Running {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", "a_hostile_process", "--ignored", "--nocapture", "--test-threads=1"])
-        .env(REGION, region.path())
-        .env(ATTACK, attack)
-        .stdin(Stdio::null());
-    Running::start(&mut command)
+/// Starts one test's hostile processes.
+struct Hostile {
+    test: &'static str,
+}
+
+impl Hostile {
+    /// The first line of a test, with a closure that marks it. In a process that is to attack this never comes back.
+    fn of<M: FnOnce()>(_: M) -> Self {
+        // The type of a closure says in which test it was written.
+        let name = core::any::type_name::<M>().strip_suffix("::{{closure}}");
+        let (_, test) = name.and_then(|name| name.split_once("::")).expect("a closure in the test itself");
+        if let Some(region) = std::env::var_os(REGION) {
+            attack(region.as_ref(), &std::env::var(ATTACK).unwrap());
+        }
+        Self { test }
+    }
+
+    /// A worker that attacks.
+    fn start(&self, region: &Region, attack: &str) -> Running {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", self.test, "--nocapture", "--test-threads=1"])
+            .env(REGION, region.path())
+            .env(ATTACK, attack)
+            .stdin(Stdio::null());
+        Running::start(&mut command)
+    }
 }
 
 /// A worker as users have it.
@@ -172,15 +190,11 @@ fn abuse_descriptors(random: &mut Random) {
     }
 }
 
-#[test]
-#[ignore = "the hostile worker of the other tests here, in a process of its own"]
-fn a_hostile_process() {
-    let Some(region) = std::env::var_os(REGION).map(PathBuf::from) else { return };
-    let attack = std::env::var(ATTACK).unwrap();
+/// The hostile process: a worker as any other, until it has an observation in hand.
+fn attack(region: &Path, attack: &str) -> ! {
     let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ u64::from(std::process::id()));
     eprintln!("seed {:#x}", random.0);
-    let mut worker = Worker::attach(&region, &AttachOptions::default()).unwrap();
-    // First as any worker, until it has an observation in hand.
+    let mut worker = Worker::attach(region, &AttachOptions::default()).unwrap();
     loop {
         match worker.next(Some(Duration::from_secs(20))).unwrap() {
             Event::Warmup => worker.ready().unwrap(),
@@ -191,11 +205,11 @@ fn a_hostile_process() {
             _ => {}
         }
     }
-    let parts = writable(&region);
+    let parts = writable(region);
     assert_eq!(parts.len(), 2, "the seat and the slots: {parts:?}");
     let base = parts[0].0 - SEAT;
-    let file = || std::fs::File::options().write(true).open(&region).unwrap();
-    match attack.as_str() {
+    let file = || std::fs::File::options().write(true).open(region).unwrap();
+    match attack {
         "cut" => file().set_len(0).unwrap(),
         "half" => file().set_len(200_000).unwrap(),
         "wipe" => {
@@ -218,7 +232,7 @@ fn a_hostile_process() {
     // What a worker writes that talks: ring and control page.
     let said = (PAGE + RING) / 8;
     while clock::now().since(started) < seconds() {
-        match attack.as_str() {
+        match attack {
             // The control page and the ring's cells: what the sidecar reads most.
             "words" => {
                 overwrite(parts[0].0 + random.below(said) * 8, random.word());
@@ -260,7 +274,8 @@ fn a_hostile_process() {
     }
     eprintln!("{written} attacks");
     // No order in the end: what the library would do on the way out is not to be trusted any more.
-    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    let killed = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    unreachable!("{killed:?}")
 }
 
 /// What a region whose worker attacks may hold afterwards: its nonsense, what it said, and that it went.
@@ -294,10 +309,10 @@ fn footprint(pid: u32) -> (u64, usize) {
 }
 
 /// The attack runs its time and is killed; then the next worker plays the whole game.
-fn survived(attack: &str, io: &str) -> String {
+fn survived(hostile: &Hostile, attack: &str, io: &str) -> String {
     let region = Region::new();
     let (gateway, mut sidecar) = game(&region, &["--io", io]);
-    let mut attacker = hostile(&region, attack);
+    let mut attacker = hostile.start(&region, attack);
     attacker.await_stderr("attacking");
     let before = footprint(sidecar.pid());
     let (code, said) = attacker.finish();
@@ -319,8 +334,9 @@ fn survived(attack: &str, io: &str) -> String {
 
 #[test]
 fn random_words_over_ring_and_control_page_cost_the_worker_its_seat_and_nobody_else_anything() {
+    let hostile = Hostile::of(|| ());
     for io in ["uring", "epoll"] {
-        let said = survived("words", io);
+        let said = survived(&hostile, "words", io);
         assert!(said.contains("broke the shared region's rules"), "{said}");
         assert!(said.contains("was detached"), "{said}");
     }
@@ -328,18 +344,21 @@ fn random_words_over_ring_and_control_page_cost_the_worker_its_seat_and_nobody_e
 
 #[test]
 fn random_bytes_over_everything_and_rung_descriptors_are_survived() {
-    survived("everything", "uring");
-    survived("descriptors", "epoll");
+    let hostile = Hostile::of(|| ());
+    survived(&hostile, "everything", "uring");
+    survived(&hostile, "descriptors", "epoll");
 }
 
 #[test]
 fn a_flood_of_well_formed_messages_keeps_nobody_and_fills_no_log() {
-    survived("flood", "uring");
-    survived("flood", "epoll");
+    let hostile = Hostile::of(|| ());
+    survived(&hostile, "flood", "uring");
+    survived(&hostile, "flood", "epoll");
 }
 
 #[test]
 fn a_region_that_a_worker_damages_ends_the_run_with_a_clear_error_and_the_next_start_works() {
+    let hostile = Hostile::of(|| ());
     for (attack, io) in [
         ("cut", "uring"),
         ("cut", "epoll"),
@@ -350,7 +369,7 @@ fn a_region_that_a_worker_damages_ends_the_run_with_a_clear_error_and_the_next_s
     ] {
         let region = Region::new();
         let (gateway, sidecar) = game(&region, &["--io", io]);
-        let mut attacker = hostile(&region, attack);
+        let mut attacker = hostile.start(&region, attack);
         attacker.await_stderr("attacking");
         // It sits on an observation, so nothing touches the region until it goes and another one comes.
         drop(attacker);

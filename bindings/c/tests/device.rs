@@ -1,4 +1,4 @@
-//! The functions for a GPU, in a process of their own that finds the simulated driver where the real one would be.
+//! The functions for a GPU, in processes of their own that find the simulated driver where the real one would be.
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "each keeps the header's rules")]
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "as above")]
@@ -34,8 +34,18 @@ use sidecar_shm::slots::{Copied, Observed};
 const GEOMETRY: Geometry =
     Geometry { observation_slots: 1, observation_bytes: 16_384, action_slots: 4, action_bytes: 4096 };
 
-/// Runs one of the ignored tests below on a machine as the line describes it, and checks what it did with the driver.
-fn on(config: &str, test: &str) {
+/// Tells the process that [`on`] starts that the machine is made.
+const MACHINE: &str = "SIDECAR_C_TEST_MACHINE";
+
+/// Plays on a machine as the line describes it: in a process of its own, which is the test that calls this once more.
+/// Then checks what was done with the driver.
+fn on<P: FnOnce()>(config: &str, play: P) {
+    if std::env::var_os(MACHINE).is_some() {
+        return play();
+    }
+    // The type of a closure says in which test it was written.
+    let name = core::any::type_name::<P>().strip_suffix("::{{closure}}");
+    let (_, test) = name.and_then(|name| name.split_once("::")).expect("a closure in the test itself");
     let directory = tempfile::tempdir().unwrap();
     let driver = std::env::current_exe().unwrap().with_file_name("libsimulated_cuda_driver.so");
     for library in ["libcuda.so.1", "libnvidia-ml.so.1"] {
@@ -43,7 +53,8 @@ fn on(config: &str, test: &str) {
     }
     let report = directory.path().join("report");
     let ran = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"])
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(MACHINE, config)
         .env("LD_LIBRARY_PATH", directory.path())
         .env("SIMULATED_CUDA", config)
         .env("SIMULATED_CUDA_REPORT", &report)
@@ -56,31 +67,6 @@ fn on(config: &str, test: &str) {
     assert!(report.contains("calls: cuInit"), "{config}: {report}");
     let wrongs: Vec<_> = report.lines().filter(|line| !line.contains(" calls: ")).collect();
     assert!(wrongs.is_empty(), "{config}: {wrongs:?}");
-}
-
-#[test]
-fn payloads_reach_the_device_and_their_slot_comes_back_after() {
-    on("devices=1", "copies");
-}
-
-#[test]
-fn from_slots_that_could_not_be_locked_too() {
-    on("fail=cuMemHostRegister_v2:2", "copies_without_lock");
-}
-
-#[test]
-fn what_the_sidecar_copied_ahead_is_found_on_the_device() {
-    on("devices=1", "arrives");
-}
-
-#[test]
-fn what_cannot_be_found_there_is_said_and_copied_from_the_slot() {
-    on("fail=cuIpcOpenMemHandle_v2:201", "arrives_not");
-}
-
-#[test]
-fn without_a_device_it_is_said_and_the_worker_goes_on() {
-    on("devices=0", "no_device");
 }
 
 /// A sidecar's side of a region, and the worker at it.
@@ -240,70 +226,75 @@ fn play(rig: &mut Rig) {
 }
 
 #[test]
-#[ignore = "run by the tests above, in a process of its own"]
-fn copies() {
-    let mut rig = Rig::new(WORKER_PIN);
-    assert!(rig.is_pinned());
-    assert_eq!(rig.trouble(), None);
-    play(&mut rig);
+fn payloads_reach_the_device_and_their_slot_comes_back_after() {
+    on("devices=1", || {
+        let mut rig = Rig::new(WORKER_PIN);
+        assert!(rig.is_pinned());
+        assert_eq!(rig.trouble(), None);
+        play(&mut rig);
+    });
 }
 
 #[test]
-#[ignore = "run by the tests above, in a process of its own"]
-fn copies_without_lock() {
-    let mut rig = Rig::new(WORKER_PIN);
-    assert!(!rig.is_pinned());
-    assert!(rig.trouble().is_some_and(|why| why.contains("ulimit -l")));
-    play(&mut rig);
+fn payloads_reach_it_from_slots_that_could_not_be_locked_too() {
+    on("fail=cuMemHostRegister_v2:2", || {
+        let mut rig = Rig::new(WORKER_PIN);
+        assert!(!rig.is_pinned());
+        assert!(rig.trouble().is_some_and(|why| why.contains("ulimit -l")));
+        play(&mut rig);
+    });
 }
 
 #[test]
-#[ignore = "run by the tests above, in a process of its own"]
-fn no_device() {
-    let mut rig = Rig::new(WORKER_PIN);
-    assert!(rig.trouble().is_some_and(|why| why.contains("sees no GPU")));
-    let observation = rig.observe(b"payload");
-    assert_eq!(unsafe { sidecar_observation_copy_to_device(observation, 0, 7, null_mut()) }, ERR_STATE);
-    assert_eq!(unsafe { sidecar_observation_used_by_device(observation, null_mut()) }, ERR_STATE);
-    let mut address = 0;
-    assert_eq!(unsafe { sidecar_observation_get_device_address(observation, &mut address) }, NOTHING);
-    assert_eq!(unsafe { sidecar_observation_get_device_address(null(), &mut address) }, ERR_NULL);
-    rig.answer(observation);
-}
-
-#[test]
-#[ignore = "run by the tests above, in a process of its own"]
-fn arrives() {
-    let mut rig = Rig::of(WORKER_PIN, Copied::Yes);
-    assert_eq!(rig.said(sidecar_worker_get_arrival_failure), None);
-    let context = Arc::new(Context::primary(Driver::open().unwrap(), 0).unwrap());
-    let stream = OwnedStream::new(Arc::clone(&context)).unwrap();
-    for round in 0..10_u8 {
-        let observation = rig.observe(&[round; 16_384]);
+fn without_a_device_it_is_said_and_the_worker_goes_on() {
+    on("devices=0", || {
+        let mut rig = Rig::new(WORKER_PIN);
+        assert!(rig.trouble().is_some_and(|why| why.contains("sees no GPU")));
+        let observation = rig.observe(b"payload");
+        assert_eq!(unsafe { sidecar_observation_copy_to_device(observation, 0, 7, null_mut()) }, ERR_STATE);
+        assert_eq!(unsafe { sidecar_observation_used_by_device(observation, null_mut()) }, ERR_STATE);
         let mut address = 0;
-        assert_eq!(unsafe { sidecar_observation_get_arrival(observation, &mut address) }, OK);
-        assert_eq!(unsafe { sidecar_observation_hold_back(observation, stream.raw_handle()) }, OK);
-        let mut arrived = vec![0xEE; 16_384];
-        unsafe { read_back(&context, address, &mut arrived, stream.stream()) }.unwrap();
-        assert!(arrived.iter().all(|byte| *byte == round), "round {round}: {}", arrived[0]);
+        assert_eq!(unsafe { sidecar_observation_get_device_address(observation, &mut address) }, NOTHING);
+        assert_eq!(unsafe { sidecar_observation_get_device_address(null(), &mut address) }, ERR_NULL);
         rig.answer(observation);
-    }
-    let observation = rig.observe(b"");
-    let mut address = 0;
-    assert_eq!(unsafe { sidecar_observation_get_arrival(observation, &mut address) }, NOTHING);
-    assert_eq!(unsafe { sidecar_observation_hold_back(observation, null_mut()) }, ERR_STATE);
-    rig.answer(observation);
+    });
 }
 
 #[test]
-#[ignore = "run by the tests above, in a process of its own"]
-fn arrives_not() {
-    let mut rig = Rig::of(WORKER_PIN, Copied::Yes);
-    let why = rig.said(sidecar_worker_get_arrival_failure);
-    assert!(why.is_some_and(|why| why.contains("run both in one container")));
-    let observation = rig.observe(&[1; 16_384]);
-    let mut address = 0;
-    assert_eq!(unsafe { sidecar_observation_get_arrival(observation, &mut address) }, NOTHING);
-    rig.answer(observation);
-    play(&mut rig);
+fn what_the_sidecar_copied_ahead_is_found_on_the_device() {
+    on("devices=1", || {
+        let mut rig = Rig::of(WORKER_PIN, Copied::Yes);
+        assert_eq!(rig.said(sidecar_worker_get_arrival_failure), None);
+        let context = Arc::new(Context::primary(Driver::open().unwrap(), 0).unwrap());
+        let stream = OwnedStream::new(Arc::clone(&context)).unwrap();
+        for round in 0..10_u8 {
+            let observation = rig.observe(&[round; 16_384]);
+            let mut address = 0;
+            assert_eq!(unsafe { sidecar_observation_get_arrival(observation, &mut address) }, OK);
+            assert_eq!(unsafe { sidecar_observation_hold_back(observation, stream.raw_handle()) }, OK);
+            let mut arrived = vec![0xEE; 16_384];
+            unsafe { read_back(&context, address, &mut arrived, stream.stream()) }.unwrap();
+            assert!(arrived.iter().all(|byte| *byte == round), "round {round}: {}", arrived[0]);
+            rig.answer(observation);
+        }
+        let observation = rig.observe(b"");
+        let mut address = 0;
+        assert_eq!(unsafe { sidecar_observation_get_arrival(observation, &mut address) }, NOTHING);
+        assert_eq!(unsafe { sidecar_observation_hold_back(observation, null_mut()) }, ERR_STATE);
+        rig.answer(observation);
+    });
+}
+
+#[test]
+fn what_cannot_be_found_there_is_said_and_copied_from_the_slot() {
+    on("fail=cuIpcOpenMemHandle_v2:201", || {
+        let mut rig = Rig::of(WORKER_PIN, Copied::Yes);
+        let why = rig.said(sidecar_worker_get_arrival_failure);
+        assert!(why.is_some_and(|why| why.contains("run both in one container")));
+        let observation = rig.observe(&[1; 16_384]);
+        let mut address = 0;
+        assert_eq!(unsafe { sidecar_observation_get_arrival(observation, &mut address) }, NOTHING);
+        rig.answer(observation);
+        play(&mut rig);
+    });
 }

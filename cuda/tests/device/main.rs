@@ -5,6 +5,7 @@
 #[expect(dead_code, reason = "the region is what is needed of it; the driver here is the real one")]
 mod simulated;
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -102,18 +103,21 @@ fn payloads_arrive_on_the_device_whatever_is_received_into_their_slots_after() {
     }
 }
 
-/// Names the region to the worker below; absent when somebody runs all ignored tests by hand.
+/// Names the region to the worker, which is the test once more, in a process of its own.
 const REGION: &str = "SIDECAR_CUDA_TEST_REGION";
 const LARGE: Geometry =
     Geometry { observation_slots: 2, observation_bytes: 8 * PART, action_slots: 4, action_bytes: 4096 };
 
 #[test]
 fn what_is_copied_ahead_is_read_on_the_device_by_another_process() {
+    if let Some(region) = std::env::var_os(REGION) {
+        return say_what_lies_on_the_device(region.as_ref());
+    }
     let Some(driver) = driver() else { return };
     let mut side = Side::of(&LARGE);
     let mut copier = AheadCopier::with(driver, 0, &side.owner).unwrap();
     let mut worker = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "another_process", "--ignored", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "what_is_copied_ahead_is_read_on_the_device_by_another_process", "--nocapture"])
         .env(REGION, side.owner.path())
         .spawn()
         .unwrap();
@@ -145,11 +149,8 @@ fn what_is_copied_ahead_is_read_on_the_device_by_another_process() {
 }
 
 /// Compares what lies on the device with what lies in the slot, and says so from there.
-#[test]
-#[ignore = "run by the test above, in a process of its own"]
-fn another_process() {
-    let Some(path) = std::env::var_os(REGION) else { return };
-    let worker = Worker::attach(path.as_ref(), &AttachOptions::default()).unwrap();
+fn say_what_lies_on_the_device(region: &Path) {
+    let worker = Worker::attach(region, &AttachOptions::default()).unwrap();
     let mut worker = PinnedWorker::of(worker, Pin::with(Driver::open().unwrap(), 0));
     assert_eq!((worker.trouble(), worker.ring_trouble()), (None, None));
     let context = Arc::clone(worker.pin().unwrap().context());

@@ -12,7 +12,8 @@ use super::listener::{check_user, proved};
 use super::wire::{self, HELLO, Malformed, Refusal, Reply};
 use super::*;
 use crate::sys;
-use crate::testing::{CHILD_PATH, SMALL, Side, directory, process, until};
+use crate::testing::process::{Parts, take_one_and_hang};
+use crate::testing::{SMALL, Side, directory, until};
 use crate::worker::{AttachError, AttachOptions, Worker};
 
 fn listener() -> (tempfile::TempDir, PathBuf, Listener) {
@@ -198,6 +199,11 @@ fn a_peer_without_a_pid_here_is_a_peer() {
 /// Found in a container beside the worker's: pid 0 was an error, and no worker ever attached.
 #[test]
 fn a_worker_of_another_pid_namespace_attaches_and_its_death_is_proved() {
+    let play = |part: &str, meeting_point: &Path| match part {
+        "sidecar" => serve_a_worker_of_another_pid_namespace(meeting_point),
+        _ => take_one_and_hang(meeting_point),
+    };
+    let Some(parts) = Parts::of(play) else { return };
     let unshare = |program: &std::ffi::OsStr| {
         let mut command = std::process::Command::new("unshare");
         command
@@ -213,12 +219,9 @@ fn a_worker_of_another_pid_namespace_attaches_and_its_death_is_proved() {
     }
     let directory = directory();
     let region = directory.path().join("obs");
-    let mut sidecar = unshare(std::env::current_exe().unwrap().as_os_str())
-        .args(["--exact", "attach::tests::child_is_a_sidecar_of_another_pid_namespace", "--ignored"])
-        .env(CHILD_PATH, &region)
-        .spawn()
-        .unwrap();
-    let mut worker = process("owner::tests::death::child_takes_one_and_hangs", &region);
+    let itself = std::env::current_exe().unwrap();
+    let mut sidecar = parts.with(unshare(itself.as_os_str()), "sidecar", &region);
+    let mut worker = parts.start("worker", &region);
     until(|| {
         assert_eq!(sidecar.try_wait().unwrap(), None, "it waits for the worker's end");
         region.exists().then_some(())
@@ -228,12 +231,9 @@ fn a_worker_of_another_pid_namespace_attaches_and_its_death_is_proved() {
     assert!(sidecar.wait().unwrap().success());
 }
 
-#[test]
-#[ignore = "the other process of a_worker_of_another_pid_namespace_attaches_and_its_death_is_proved"]
-fn child_is_a_sidecar_of_another_pid_namespace() {
-    let Some(meeting_point) = std::env::var_os(CHILD_PATH).map(PathBuf::from) else { return };
+fn serve_a_worker_of_another_pid_namespace(meeting_point: &Path) {
     let mut side = Side::new(&SMALL);
-    std::os::unix::fs::symlink(socket_path(&side.path), socket_path(&meeting_point)).unwrap();
+    std::os::unix::fs::symlink(socket_path(&side.path), socket_path(meeting_point)).unwrap();
     until(|| side.serve().then_some(()));
     assert_eq!(side.owner.live_seat().unwrap().pid, 0, "it can't be seen from here");
     // This namespace has the other one's /proc: what it says of a pid is about somebody else.
@@ -242,7 +242,7 @@ fn child_is_a_sidecar_of_another_pid_namespace() {
     side.owner.deliver_pending();
     let sequence = side.observe(1, b"x");
     until(|| side.poll().unwrap());
-    fs::write(&meeting_point, "its worker has the observation").unwrap();
+    fs::write(meeting_point, "its worker has the observation").unwrap();
     until(|| {
         side.watch();
         side.connections.is_empty().then_some(())

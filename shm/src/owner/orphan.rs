@@ -75,7 +75,7 @@ mod tests {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     use super::*;
-    use crate::testing::{CHILD_PATH, process};
+    use crate::testing::process::Parts;
 
     fn orphan(pid: u32, start_time: u64) -> (Orphan, SeatRecord) {
         let record = SeatRecord { pid, start_time, ..SeatRecord::EMPTY };
@@ -111,17 +111,12 @@ mod tests {
 
     #[test]
     fn a_system_that_is_short_of_descriptors_proves_nothing() {
-        let mut child =
-            process("owner::orphan::tests::child_without_descriptors", "there is no region".as_ref());
+        let Some(parts) = Parts::of(|_, _| look_without_descriptors()) else { return };
+        let mut child = parts.start("short of descriptors", "there is no region".as_ref());
         assert!(child.wait().unwrap().success());
     }
 
-    #[test]
-    #[ignore = "the other process of a_system_that_is_short_of_descriptors_proves_nothing"]
-    fn child_without_descriptors() {
-        if std::env::var_os(CHILD_PATH).is_none() {
-            return;
-        }
+    fn look_without_descriptors() {
         let pid = rustix::process::getppid().unwrap().as_raw_nonzero().get().cast_unsigned();
         let (orphan, record) = orphan(pid, sys::process_start(pid).unwrap().unwrap());
         let limit = getrlimit(Resource::Nofile);

@@ -15,7 +15,7 @@ use crate::attach::Candidate;
 use crate::layout::{PAGE, RING_BYTES, worker_page};
 use crate::region::Found;
 use crate::stats::Counter;
-use crate::testing::{CHILD_PATH, SMALL, Said, Side, observation, process, until};
+use crate::testing::{SMALL, Said, Side, observation, until};
 use crate::worker::{AttachError, AttachOptions, Event, Worker, WorkerError};
 
 /// A side with a worker that takes deliveries.

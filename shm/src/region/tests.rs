@@ -11,7 +11,8 @@ use crate::clock;
 use crate::journal::place;
 use crate::layout::{self, header};
 use crate::slots::SlotIndex;
-use crate::testing::{CHILD_PATH, SMALL, Side, directory, identity, process};
+use crate::testing::process::Parts;
+use crate::testing::{SMALL, Side, directory, identity};
 
 fn names(directory: &Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(directory)
@@ -97,9 +98,10 @@ fn a_living_owner_is_named() {
 
 #[test]
 fn a_killed_owners_lock_is_free_and_its_session_goes_on() {
+    let Some(parts) = Parts::of(|_, region| die_with_a_session(region)) else { return };
     let directory = directory();
     let path = directory.path().join("obs");
-    let mut child = process("region::tests::child_dies_with_a_session", &path);
+    let mut child = parts.start("owner", &path);
     let status = child.wait().unwrap();
     assert!(!status.success(), "{status}");
     let inode = fs::metadata(&path).unwrap().ino();
@@ -122,13 +124,10 @@ fn a_killed_owners_lock_is_free_and_its_session_goes_on() {
     assert_eq!((opened.owner.unanswered(), opened.owner.free_slots()), (1, 3));
 }
 
-#[test]
-#[ignore = "the other process of a_killed_owners_lock_is_free_and_its_session_goes_on"]
-fn child_dies_with_a_session() {
-    let Some(path) = std::env::var_os(CHILD_PATH) else { return };
-    leave_session(Path::new(&path));
+fn die_with_a_session(path: &Path) {
+    leave_session(path);
     // The owner of `leave_session` was dropped like a crashed one; a second one dies with its lock held.
-    let _owner = open(Path::new(&path)).unwrap();
+    let _owner = open(path).unwrap();
     std::process::abort();
 }
 

@@ -14,6 +14,7 @@ mod worker;
 
 use std::collections::{BTreeSet, HashSet};
 use std::panic::catch_unwind;
+use std::path::Path;
 use std::sync::Mutex;
 
 use process::Fate;
@@ -28,6 +29,9 @@ const ALL: &str = "SIDECAR_SOAK";
 
 #[test]
 fn whoever_dies_at_whatever_store_the_others_go_on() {
+    if let Some((role, region, fate)) = process::child() {
+        return child(&role, &region, &fate);
+    }
     let mut tries = Vec::new();
     for script in Script::ALL {
         let places = trial::places(script);
@@ -110,19 +114,17 @@ fn choose(places: &[(String, u32)]) -> Vec<(String, u32)> {
     chosen
 }
 
-#[test]
-#[ignore = "the other processes of whoever_dies_at_whatever_store_the_others_go_on"]
-fn child() {
-    let Some((role, region, fate)) = process::child() else { return };
-    match &fate {
+/// What the test is in the processes that it starts.
+fn child(role: &str, region: &Path, fate: &Fate) {
+    match fate {
         Fate::Live => {}
         Fate::Note => sidecar_shm::failpoints::note(),
         Fate::Stop(place, pass) => sidecar_shm::failpoints::stop_at(place, *pass),
     }
     if role == "worker" {
-        worker::run(&region);
+        worker::run(region);
     } else {
-        scripts::run(Script::named(&role), &region);
+        scripts::run(Script::named(role), region);
     }
     for (place, pass) in sidecar_shm::failpoints::notes() {
         game::say(format_args!("passed {place} {pass}"));

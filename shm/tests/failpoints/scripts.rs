@@ -129,7 +129,7 @@ fn workers(sidecar: &mut Sidecar) {
     sidecar.finish();
     // Another agent id: a session of its own.
     sidecar.owner.close_epoch(Epoch(1));
-    sidecar.owner.journal().session_closed();
+    sidecar.owner.journal().session_closed(false);
     sidecar.owner.journal().agent(&AgentId::new("another").unwrap());
     sidecar.owner.journal().warmup_seen();
     sidecar.owner.journal().ready_sent();

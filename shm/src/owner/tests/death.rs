@@ -1,8 +1,11 @@
 //! Workers that die, and who comes after them.
 
+use std::path::Path;
+
 use super::*;
 use crate::attach::Candidate;
 use crate::sys;
+use crate::testing::process::{Parts, echo_until_the_end, take_one_and_hang};
 
 #[test]
 fn a_dead_workers_observations_go_to_its_successor_oldest_first_and_flagged() {
@@ -115,8 +118,13 @@ fn a_late_word_about_a_former_worker_of_a_seat_changes_nothing() {
 
 #[test]
 fn a_real_process_that_is_killed_loses_nothing() {
+    let play = |part: &str, region: &Path| match part {
+        "first" => take_one_and_hang(region),
+        _ => echo_until_the_end(region),
+    };
+    let Some(parts) = Parts::of(play) else { return };
     let mut side = Side::new(&SMALL);
-    let mut first = process("owner::tests::death::child_takes_one_and_hangs", &side.path);
+    let mut first = parts.start("first", &side.path);
     until(|| side.serve().then_some(()));
     side.owner.deliver_pending();
     let sequence = side.observe(1, b"precious");
@@ -131,7 +139,7 @@ fn a_real_process_that_is_killed_loses_nothing() {
     });
     first.wait().unwrap();
     assert!(side.owner.live_seat().is_none());
-    let mut second = process("owner::tests::death::child_echoes_until_the_end", &side.path);
+    let mut second = parts.start("second", &side.path);
     until(|| side.serve().then_some(()));
     assert_eq!(side.owner.live_seat().unwrap().seat, 0, "the proof freed the seat");
     side.owner.deliver_pending();
@@ -145,36 +153,6 @@ fn a_real_process_that_is_killed_loses_nothing() {
     side.owner.close();
     drop((side.connections, side.directory));
     assert!(second.wait().unwrap().success(), "an orderly end ends the worker");
-}
-
-#[test]
-#[ignore = "the other process of a_real_process_that_is_killed_loses_nothing"]
-fn child_takes_one_and_hangs() {
-    let Some(path) = std::env::var_os(CHILD_PATH) else { return };
-    let mut worker = Worker::attach(path.as_ref(), &AttachOptions::default()).unwrap();
-    let seen = observation(&mut worker);
-    worker.ready().unwrap();
-    std::thread::sleep(Duration::from_secs(60));
-    drop(seen);
-}
-
-#[test]
-#[ignore = "the other process of tests here"]
-fn child_echoes_until_the_end() {
-    let Some(path) = std::env::var_os(CHILD_PATH) else { return };
-    let mut worker = Worker::attach(path.as_ref(), &AttachOptions::default()).unwrap();
-    loop {
-        match worker.next(Some(Duration::from_secs(30))) {
-            Ok(Event::Observation(seen)) => {
-                let answer = seen.payload().to_vec();
-                worker.answer(seen, &answer).unwrap();
-            }
-            Ok(Event::Timeout) => panic!("nothing came for 30 s"),
-            Ok(_) => {}
-            Err(WorkerError::Ended) => return,
-            Err(error) => panic!("{error}"),
-        }
-    }
 }
 
 /// Found by simulation: a connection broke while the model was loading, the worker said that it was ready, came back,
@@ -326,8 +304,9 @@ fn who_closed_while_there_was_no_sidecar_has_left_for_the_next_one() {
 /// A worker started a moment too early was refused for good.
 #[test]
 fn a_successor_that_comes_before_anybody_knows_of_the_death_is_let_in() {
+    let Some(parts) = Parts::of(|_, region| take_one_and_hang(region)) else { return };
     let mut side = Side::new(&SMALL);
-    let mut first = process("owner::tests::death::child_takes_one_and_hangs", &side.path);
+    let mut first = parts.start("first", &side.path);
     until(|| side.serve().then_some(()));
     side.owner.deliver_pending();
     let sequence = side.observe(1, b"x");

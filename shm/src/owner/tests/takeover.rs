@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::owner::Whereabouts;
+use crate::testing::process::{Parts, take_one_and_hang};
 
 #[test]
 fn a_worker_goes_on_over_a_crash_of_the_sidecar_with_what_it_has() {
@@ -201,10 +202,11 @@ fn orphans_are_named_until_they_return_or_are_proved_dead() {
 
 #[test]
 fn a_seat_whose_process_is_gone_at_take_over_is_free() {
+    let Some(parts) = Parts::of(|_, region| take_one_and_hang(region)) else { return };
     let mut side = Side::new(&SMALL);
     side.owner.journal().note_byte(clock::now());
     let sequence = side.observe(1, b"x");
-    let mut child = process("owner::tests::death::child_takes_one_and_hangs", &side.path);
+    let mut child = parts.start("worker", &side.path);
     until(|| side.serve().then_some(()));
     side.owner.deliver_pending();
     until(|| matches!(side.poll().unwrap(), Some(Said::Record(_))).then_some(()));
