@@ -940,6 +940,29 @@ int32_t sidecar_observation_get_arrival(const struct sidecar_observation *observ
 int32_t sidecar_observation_hold_back(const struct sidecar_observation *observation,
                                       void *stream);
 
+// Answers an observation with an action of `length` bytes that lies in device memory at `device_address`: it is
+// copied into an action slot behind all that is on the stream (NULL: the default stream), which is waited for,
+// and sent. Memory and stream have to live until this returns. Waits for room. Unless it returns `sidecar_OK`, the
+// observation is still yours. 0 to `sidecar_worker_info.action_bytes` bytes.
+//
+// Errors: `sidecar_ERR_STATE`, the worker has no GPU; `sidecar_ERR_SYSTEM`, the driver refused, or what is on the stream
+// went wrong; `sidecar_ERR_ACTION_TOO_LARGE`; `sidecar_ERR_ALL_RESERVED`; `sidecar_ERR_MISMATCH`, the observation is another's;
+// otherwise those of `sidecar_worker_next`.
+int32_t sidecar_worker_answer_from_device(struct sidecar_worker *worker,
+                                          struct sidecar_observation *sidecar_OWN observation,
+                                          uint64_t device_address,
+                                          size_t length,
+                                          void *stream);
+
+// The same without a worker, on any thread: it waits for the stream, but not for room. `sidecar_NO_ROOM`: try again
+// later, or answer through the worker.
+//
+// Errors: `sidecar_ERR_STATE`, `sidecar_ERR_SYSTEM`, `sidecar_ERR_ACTION_TOO_LARGE`, `sidecar_ERR_ALL_RESERVED`.
+int32_t sidecar_observation_try_answer_from_device(struct sidecar_observation *sidecar_OWN observation,
+                                                   uint64_t device_address,
+                                                   size_t length,
+                                                   void *stream);
+
 // Size in bytes and alignment of the memory that an agent lives in.
 //
 // Errors: those of the configuration: `sidecar_ERR_VALUE`, an unknown flag, a seed of zeroes, a slot that is too

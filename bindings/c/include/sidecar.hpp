@@ -151,6 +151,16 @@ public:
         }
         return false;
     }
+    /// The same with an action of `length` bytes that lies on the GPU: waits for the stream, but not for room.
+    bool try_answer_from_device(std::uint64_t device_address, std::size_t length, void *stream = nullptr) {
+        const auto status =
+            sidecar_observation_try_answer_from_device(handle_.get(), device_address, length, stream);
+        if (detail::check(status) == sidecar_OK) {
+            handle_.release();
+            return true;
+        }
+        return false;
+    }
     /// A worker before this one had it and did not answer.
     bool redelivered() const { return (view().flags & sidecar_OBSERVATION_REDELIVERED) != 0; }
     /// False after it was answered or moved from.
@@ -271,6 +281,14 @@ public:
                                              reservation.handle_.get(), length));
         observation.handle_.release();
         reservation.handle_.release();
+    }
+
+    /// With `length` bytes that lie on the GPU: they are copied back behind all that is on the stream, and sent.
+    void answer_from_device(Observation &&observation, std::uint64_t device_address, std::size_t length,
+                            void *stream = nullptr) {
+        check(sidecar_worker_answer_from_device(handle_.get(), observation.handle_.get(), device_address, length,
+                                                stream));
+        observation.handle_.release();
     }
 
     Reservation reserve(const Observation &observation, std::size_t length) {

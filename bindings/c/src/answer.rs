@@ -1,5 +1,5 @@
 //! How an observation is answered: with bytes, with a reservation that was filled in place, or with the word that no
-//! action comes. The worker's functions wait for room, the observation's own do not, and work on any thread.
+//! action comes; [`crate::device`] has the fourth way. The worker's functions wait for room, the observation's own do not, and work on any thread.
 
 use core::ffi::c_char;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::sync::Arc;
 use sidecar_c_agent::border::{Border, Kind, Marked};
 use sidecar_c_agent::fence::{Checked, fence};
 use sidecar_c_agent::status::{ERR_BUG, ERR_LENGTH, ERR_MISMATCH, NO_ROOM, OK};
+use sidecar_cuda::code::CallError;
 use sidecar_shm::worker::{Answered, Reservation as Shm, WorkerError};
 
 use crate::failure::Why;
@@ -209,15 +210,16 @@ pub unsafe extern "C" fn sidecar_reservation_release(own_reservation: *mut Marke
 
 /// What came of saying something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Said {
+pub(crate) enum Said {
     Done,
     NoRoom,
 }
 
 /// Why something was not said.
-enum Unsaid {
+pub(crate) enum Unsaid {
     Status(i32),
     Worker(WorkerError),
+    Device(CallError),
 }
 
 impl From<i32> for Unsaid {
@@ -232,24 +234,30 @@ impl From<WorkerError> for Unsaid {
     }
 }
 
+impl From<CallError> for Unsaid {
+    fn from(error: CallError) -> Self {
+        Self::Device(error)
+    }
+}
+
+impl Unsaid {
+    /// What there is to tell about it; the status alone if it is the caller's mistake.
+    fn why(self, member: usize) -> Checked<Why> {
+        match self {
+            Self::Status(status) => Err(status),
+            Self::Worker(error) => Ok(Why::worker(member, &error)),
+            Self::Device(error) => Ok(Why::device(member, &error)),
+        }
+    }
+}
+
 /// Copies the action into a slot and publishes it; on success the observation is gone.
 fn try_answer(observation: &mut Observation, action: &[u8]) -> Result<Said, Unsaid> {
     let Some(mut slot) = observation.shm()?.try_reserve(action.len())? else { return Ok(Said::NoRoom) };
     slot.as_mut_slice().copy_from_slice(action);
-    let length = action.len();
-    if observation.is_with_the_gpu() {
-        return Ok(match observation.shm()?.try_answer_and_keep(slot, length) {
-            Answered::Done => Said::Done,
-            Answered::NoRoom(_unused) => Said::NoRoom,
-        });
-    }
-    let shm = observation.shm.take().ok_or(ERR_BUG)?;
-    Ok(match shm.try_answer(slot, length) {
+    Ok(match publish(observation, slot, action.len())? {
         Answered::Done => Said::Done,
-        Answered::NoRoom((shm, _unused)) => {
-            observation.shm = Some(shm);
-            Said::NoRoom
-        }
+        Answered::NoRoom(_unused) => Said::NoRoom,
     })
 }
 
@@ -265,22 +273,26 @@ fn try_answer_reserved(
         return Err(ERR_LENGTH.into());
     }
     let slot = reservation.shm.take().ok_or(ERR_BUG)?;
+    Ok(match publish(observation, slot, length)? {
+        Answered::Done => Said::Done,
+        Answered::NoRoom(slot) => {
+            reservation.shm = Some(slot);
+            Said::NoRoom
+        }
+    })
+}
+
+/// Publishes the action that lies in the slot. The observation is gone then, unless a GPU is not done with it.
+pub(crate) fn publish(observation: &mut Observation, slot: Shm, length: usize) -> Checked<Answered<Shm>> {
     if observation.is_with_the_gpu() {
-        return Ok(match observation.shm()?.try_answer_and_keep(slot, length) {
-            Answered::Done => Said::Done,
-            Answered::NoRoom(slot) => {
-                reservation.shm = Some(slot);
-                Said::NoRoom
-            }
-        });
+        return Ok(observation.shm()?.try_answer_and_keep(slot, length));
     }
     let shm = observation.shm.take().ok_or(ERR_BUG)?;
     Ok(match shm.try_answer(slot, length) {
-        Answered::Done => Said::Done,
+        Answered::Done => Answered::Done,
         Answered::NoRoom((shm, slot)) => {
             observation.shm = Some(shm);
-            reservation.shm = Some(slot);
-            Said::NoRoom
+            Answered::NoRoom(slot)
         }
     })
 }
@@ -290,7 +302,7 @@ fn try_failed(observation: &mut Observation, message: &str) -> Result<Said, Unsa
 }
 
 /// Lends the observation to `body`.
-fn with(
+pub(crate) fn with(
     border: &Border,
     observation: *mut Marked<Observation>,
     body: impl FnOnce(&mut Observation) -> Result<Said, Unsaid>,
@@ -304,7 +316,7 @@ fn with(
 }
 
 /// Says something about an observation, waiting for room with its worker; takes the observation when it was said.
-fn waiting(
+pub(crate) fn waiting(
     border: &Border,
     worker: *mut Marked<Worker>,
     observation: *mut Marked<Observation>,
@@ -320,8 +332,7 @@ fn waiting(
             match say(border) {
                 Ok(Said::Done) => break,
                 Ok(Said::NoRoom) => wait(worker, member)?,
-                Err(Unsaid::Status(status)) => return Err(status),
-                Err(Unsaid::Worker(error)) => return Err(worker.failed(member, &error)),
+                Err(unsaid) => return Err(worker.keep(unsaid.why(member)?)),
             }
         }
         drop(take(border, observation)?);
@@ -330,7 +341,7 @@ fn waiting(
 }
 
 /// Says something about an observation now or not at all; takes the observation when it was said.
-fn at_once(
+pub(crate) fn at_once(
     border: &Border,
     observation: *mut Marked<Observation>,
     say: impl FnOnce(&Border) -> Result<Said, Unsaid>,
@@ -341,8 +352,7 @@ fn at_once(
             Ok(OK)
         }
         Ok(Said::NoRoom) => Ok(NO_ROOM),
-        Err(Unsaid::Status(status)) => Err(status),
-        Err(Unsaid::Worker(error)) => Err(Why::worker(0, &error).status()),
+        Err(unsaid) => Err(unsaid.why(0)?.status()),
     })
 }
 

@@ -1,4 +1,5 @@
-//! What a GPU does with observation slots: page-locked for it, copied to it, and given back only when it is done.
+//! What a GPU does with observation slots: page-locked for it, copied to it, and given back only when it is done; and
+//! actions that lie on it.
 //!
 //! Streams and addresses are the driver's, which are the runtime's as well: a `cudaStream_t` is a `CUstream`.
 
@@ -7,9 +8,12 @@ use core::ffi::c_void;
 use sidecar_c_agent::border::{Border, Marked};
 use sidecar_c_agent::fence::Checked;
 use sidecar_c_agent::status::{ERR_BUG, ERR_LENGTH, ERR_STATE, ERR_SYSTEM, NOTHING, OK};
+use sidecar_cuda::device::read_back;
 use sidecar_cuda::fence::{Fence, Stream};
 use sidecar_cuda::pinned::Pinned;
+use sidecar_shm::worker::Answered;
 
+use crate::answer::{self, Said, Unsaid};
 use crate::failure::{Failure, Why};
 use crate::observation::Observation;
 use crate::worker::Worker;
@@ -160,6 +164,73 @@ pub unsafe extern "C" fn sidecar_observation_hold_back(
     border.handle_const(observation, |observation| {
         let arrival = observation.arrival.as_ref().ok_or(ERR_STATE)?;
         arrival.hold_back(given(stream)).map_or(Err(ERR_SYSTEM), |()| Ok(OK))
+    })
+}
+
+/// Answers an observation with an action of `length` bytes that lies in device memory at `device_address`: it is
+/// copied into an action slot behind all that is on the stream (NULL: the default stream), which is waited for,
+/// and sent. Memory and stream have to live until this returns. Waits for room. Unless it returns `OK`, the
+/// observation is still yours. 0 to `sidecar_worker_info.action_bytes` bytes.
+///
+/// Errors: `ERR_STATE`, the worker has no GPU; `ERR_SYSTEM`, the driver refused, or what is on the stream
+/// went wrong; `ERR_ACTION_TOO_LARGE`; `ERR_ALL_RESERVED`; `ERR_MISMATCH`, the observation is another's;
+/// otherwise those of `sidecar_worker_next`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sidecar_worker_answer_from_device(
+    worker: *mut Marked<Worker>,
+    own_observation: *mut Marked<Observation>,
+    device_address: u64,
+    length: usize,
+    stream: *mut c_void,
+) -> i32 {
+    // SAFETY: the caller keeps the header's rules for pointers.
+    let border = unsafe { Border::new() };
+    answer::waiting(&border, worker, own_observation, |border| {
+        answer::with(border, own_observation, |observation| {
+            // SAFETY: the caller says what lies there, and that it and the stream live until this returns.
+            unsafe { try_answer(observation, device_address, length, given(stream)) }
+        })
+    })
+}
+
+/// The same without a worker, on any thread: it waits for the stream, but not for room. `NO_ROOM`: try again
+/// later, or answer through the worker.
+///
+/// Errors: `ERR_STATE`, `ERR_SYSTEM`, `ERR_ACTION_TOO_LARGE`, `ERR_ALL_RESERVED`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sidecar_observation_try_answer_from_device(
+    own_observation: *mut Marked<Observation>,
+    device_address: u64,
+    length: usize,
+    stream: *mut c_void,
+) -> i32 {
+    // SAFETY: the caller keeps the header's rules for pointers.
+    let border = unsafe { Border::new() };
+    answer::at_once(&border, own_observation, |border| {
+        answer::with(border, own_observation, |observation| {
+            // SAFETY: as above.
+            unsafe { try_answer(observation, device_address, length, given(stream)) }
+        })
+    })
+}
+
+/// Copies the action into a slot and publishes it.
+///
+/// # Safety
+/// The device memory at `from` has as many bytes, and like the stream it lives until this returns.
+unsafe fn try_answer(
+    observation: &mut Observation,
+    from: u64,
+    length: usize,
+    stream: Stream,
+) -> Result<Said, Unsaid> {
+    let context = observation.fence.as_ref().map(Fence::context).ok_or(ERR_STATE)?;
+    let Some(mut slot) = observation.shm()?.try_reserve(length)? else { return Ok(Said::NoRoom) };
+    // SAFETY: by this function's own contract.
+    unsafe { read_back(context, from, slot.as_mut_slice(), stream) }?;
+    Ok(match answer::publish(observation, slot, length)? {
+        Answered::Done => Said::Done,
+        Answered::NoRoom(_unused) => Said::NoRoom,
     })
 }
 

@@ -9,6 +9,7 @@ use sidecar_c_agent::status::{
     ENDED, ERR_ACTION_TOO_LARGE, ERR_ALL_RESERVED, ERR_DAMAGED, ERR_DETACHED, ERR_NO_SIDECAR, ERR_ORPHANED,
     ERR_REFUSED, ERR_REGION, ERR_REPLACED, ERR_SYSTEM,
 };
+use sidecar_cuda::code::CallError;
 use sidecar_cuda::pin::PinError;
 use sidecar_cuda::ring::RingError;
 use sidecar_shm::worker::{AttachError, WorkerError};
@@ -79,6 +80,12 @@ impl Why {
     /// Why a sidecar's ring on the device is of no use.
     pub(crate) fn ring(member: usize, error: &RingError) -> Self {
         Self { status: ERR_SYSTEM, member: number(member), pid: 0, text: error.to_string() }
+    }
+
+    /// Why an action is not copied back from a device.
+    pub(crate) fn device(member: usize, error: &CallError) -> Self {
+        let text = format!("the action was not copied from the device: {error}");
+        Self { status: ERR_SYSTEM, member: number(member), pid: 0, text }
     }
 
     pub(crate) const fn status(&self) -> i32 {

@@ -156,7 +156,11 @@ impl OnHeap for Worker {
 impl Worker {
     /// Keeps what did not work, and returns its status.
     pub(crate) fn failed(&mut self, member: usize, error: &WorkerError) -> i32 {
-        let why = Why::worker(member, error);
+        self.keep(Why::worker(member, error))
+    }
+
+    /// The same in words.
+    pub(crate) fn keep(&mut self, why: Why) -> i32 {
         let status = why.status();
         self.failure = Some(why);
         status

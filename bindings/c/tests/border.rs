@@ -17,6 +17,7 @@ use proptest::prelude::*;
 use sidecar_c::agent::*;
 use sidecar_c::answer::*;
 use sidecar_c::config::*;
+use sidecar_c::device::*;
 use sidecar_c::event::*;
 use sidecar_c::failure::Failure;
 use sidecar_c::observation::*;
@@ -306,10 +307,12 @@ fn every_function_of_the_worker_tells_null() {
             sidecar_observation_is_wanted(null()),
             sidecar_observation_try_answer(null_mut(), null(), 0),
             sidecar_observation_try_failed(null_mut(), null(), 0),
+            sidecar_worker_answer_from_device(null_mut(), null_mut(), 0, 0, null_mut()),
+            sidecar_observation_try_answer_from_device(null_mut(), 0, 0, null_mut()),
             sidecar_reservation_get_bytes(null_mut(), &mut bytes, &mut length),
         ]
     };
-    assert_eq!(statuses, [ERR_NULL; 17]);
+    assert_eq!(statuses, [ERR_NULL; 19]);
     let counts = [0, 1025, usize::MAX];
     for count in counts {
         let status =

@@ -3,6 +3,7 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "each keeps the header's rules")]
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "as above")]
 
+use core::ffi::c_void;
 use core::ptr::{null, null_mut};
 use core::time::Duration;
 use std::os::unix::fs::symlink;
@@ -36,12 +37,22 @@ const GEOMETRY: Geometry =
 
 /// Tells the process that [`on`] starts that the machine is made.
 const MACHINE: &str = "SIDECAR_C_TEST_MACHINE";
+/// A machine where the driver is a file that cannot be loaded.
+const NO_DRIVER: &str = "no driver";
 
 /// Plays on a machine as the line describes it: in a process of its own, which is the test that calls this once more.
-/// Then checks what was done with the driver.
+/// Nothing wrong may have been done with the driver.
 fn on<P: FnOnce()>(config: &str, play: P) {
-    if std::env::var_os(MACHINE).is_some() {
-        return play();
+    assert_eq!(violations(config, play), [""; 0], "{config}");
+}
+
+/// Plays as [`on`] does, and gives what was done wrong with the driver.
+fn violations<P: FnOnce()>(config: &str, play: P) -> Vec<String> {
+    if let Ok(machine) = std::env::var(MACHINE) {
+        if machine == config {
+            play();
+        }
+        return Vec::new();
     }
     // The type of a closure says in which test it was written.
     let name = core::any::type_name::<P>().strip_suffix("::{{closure}}");
@@ -49,7 +60,8 @@ fn on<P: FnOnce()>(config: &str, play: P) {
     let directory = tempfile::tempdir().unwrap();
     let driver = std::env::current_exe().unwrap().with_file_name("libsimulated_cuda_driver.so");
     for library in ["libcuda.so.1", "libnvidia-ml.so.1"] {
-        symlink(&driver, directory.path().join(library)).unwrap();
+        let place = directory.path().join(library);
+        if config == NO_DRIVER { std::fs::write(place, "") } else { symlink(&driver, place) }.unwrap();
     }
     let report = directory.path().join("report");
     let ran = Command::new(std::env::current_exe().unwrap())
@@ -63,10 +75,12 @@ fn on<P: FnOnce()>(config: &str, play: P) {
         .unwrap();
     let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success() && said.contains("1 passed"), "{config}: {said}");
+    if config == NO_DRIVER {
+        return Vec::new();
+    }
     let report = std::fs::read_to_string(report).unwrap();
     assert!(report.contains("calls: cuInit"), "{config}: {report}");
-    let wrongs: Vec<_> = report.lines().filter(|line| !line.contains(" calls: ")).collect();
-    assert!(wrongs.is_empty(), "{config}: {wrongs:?}");
+    report.lines().filter(|line| !line.contains(" calls: ")).map(str::to_owned).collect()
 }
 
 /// A sidecar's side of a region, and the worker at it.
@@ -144,17 +158,22 @@ impl Rig {
     fn answer(&mut self, observation: *mut Marked<Observation>) {
         let status = unsafe { sidecar_worker_answer(self.worker, observation, b"action".as_ptr(), 6) };
         assert_eq!(status, OK);
-        let mut actions = 0;
+        assert_eq!(self.sent(), [b"action"]);
+    }
+
+    /// The actions that have come, as they are sent.
+    fn sent(&mut self) -> Vec<Vec<u8>> {
+        let mut sent = Vec::new();
         while let Some(said) = self.owner.poll_worker().unwrap() {
-            if let FromWorker::Action { sequence, .. } = said {
-                actions += 1;
+            if let FromWorker::Action { sequence, base, length, .. } = said {
+                sent.push(unsafe { core::slice::from_raw_parts(base, length as usize) }.to_vec());
                 self.owner.finish_action();
                 self.owner.journal().action_started(sequence);
                 self.owner.journal().action_sent(sequence);
                 self.owner.answered(sequence);
             }
         }
-        assert_eq!(actions, 1);
+        sent
     }
 
     fn is_pinned(&self) -> bool {
@@ -179,11 +198,18 @@ impl Rig {
             NOTHING => None,
             OK => {
                 assert_eq!(failure.status, ERR_SYSTEM);
-                let text = failure.text[..failure.text_len as usize].iter().map(|byte| byte.cast_unsigned());
-                Some(String::from_utf8(text.collect()).unwrap())
+                Some(text(&failure))
             }
             status => panic!("{status}"),
         }
+    }
+
+    /// What the last call that failed says.
+    fn failure(&self) -> String {
+        let mut failure: Failure = unsafe { core::mem::zeroed() };
+        failure.struct_size = size_of::<Failure>() as u32;
+        assert_eq!(unsafe { sidecar_worker_get_failure(self.worker, &mut failure) }, OK);
+        text(&failure)
     }
 }
 
@@ -192,6 +218,11 @@ impl Drop for Rig {
     fn drop(&mut self) {
         assert_eq!(unsafe { sidecar_worker_close(self.worker) }, OK);
     }
+}
+
+fn text(failure: &Failure) -> String {
+    let text = failure.text[..failure.text_len as usize].iter().map(|byte| byte.cast_unsigned());
+    String::from_utf8(text.collect()).unwrap()
 }
 
 fn play(rig: &mut Rig) {
@@ -297,4 +328,119 @@ fn what_cannot_be_found_there_is_said_and_copied_from_the_slot() {
         rig.answer(observation);
         play(&mut rig);
     });
+}
+
+const LARGEST: usize = GEOMETRY.action_bytes as usize;
+
+#[test]
+fn an_action_is_copied_back_behind_what_computes_it_and_sent() {
+    on("devices=1", || {
+        let mut rig = Rig::new(WORKER_PIN);
+        let context = Arc::new(Context::primary(Driver::open().unwrap(), 0).unwrap());
+        let memory = DeviceMemory::new(Arc::clone(&context), 16_384).unwrap();
+        let own = OwnedStream::new(context).unwrap();
+        for (round, length) in [0, 1, 100, LARGEST].into_iter().enumerate() {
+            for stream in [own.raw_handle(), null_mut()] {
+                let payload: Vec<u8> = (0..16_384).map(|at| (at * 11 + round) as u8).collect();
+                // What computes it here: the copy, which has not even begun when the action is handed over.
+                let observation = rig.observe(&payload);
+                let started = unsafe {
+                    sidecar_observation_copy_to_device(observation, memory.start(), 16_384, stream)
+                };
+                assert_eq!(started, OK);
+                let start = memory.start();
+                let answered = unsafe {
+                    sidecar_worker_answer_from_device(rig.worker, observation, start, length, stream)
+                };
+                assert_eq!(answered, OK);
+                assert_eq!(rig.sent(), [&payload[..length]]);
+                let observation = rig.observe(b"another one");
+                let answered = unsafe {
+                    sidecar_observation_try_answer_from_device(observation, start + 1, length, stream)
+                };
+                assert_eq!(answered, OK);
+                assert_eq!(rig.sent(), [&payload[1..=length]]);
+                // Gone with its answer.
+                let again =
+                    unsafe { sidecar_observation_try_answer_from_device(observation, start, length, stream) };
+                assert_eq!(again, ERR_STATE);
+            }
+        }
+    });
+}
+
+/// As often as there are action slots, and once more: none of them is lost, and the observation is still the caller's.
+fn refused(from: u64, length: usize, stream: *mut c_void, status: i32, says: &str) {
+    let mut rig = Rig::new(WORKER_PIN);
+    for _ in 0..=GEOMETRY.action_slots {
+        let observation = rig.observe(b"payload");
+        let answered =
+            unsafe { sidecar_worker_answer_from_device(rig.worker, observation, from, length, stream) };
+        assert_eq!(answered, status);
+        assert!(rig.failure().contains(says), "{}", rig.failure());
+        let answered =
+            unsafe { sidecar_observation_try_answer_from_device(observation, from, length, stream) };
+        assert_eq!(answered, status);
+        assert_eq!(rig.sent(), [[0; 0]; 0]);
+        rig.answer(observation);
+    }
+}
+
+#[test]
+fn an_address_that_is_no_devices_is_told_with_the_drivers_word() {
+    let wrongs = violations("devices=1", || {
+        let says =
+            "the action was not copied from the device: cuMemcpyDtoHAsync_v2: CUDA_ERROR_INVALID_VALUE";
+        refused(8, LARGEST, null_mut(), ERR_SYSTEM, says);
+    });
+    // In the process that plays there is nobody to ask.
+    if std::env::var_os(MACHINE).is_none() {
+        assert_eq!(wrongs.len(), 2 * (GEOMETRY.action_slots as usize + 1));
+        assert!(
+            wrongs.iter().all(|wrong| wrong.contains("4096 bytes at 0x8 are not on the device")),
+            "{wrongs:?}"
+        );
+    }
+}
+
+#[test]
+fn an_action_that_its_slot_has_no_room_for_is_not_copied() {
+    on("devices=1", || {
+        let context = Arc::new(Context::primary(Driver::open().unwrap(), 0).unwrap());
+        let memory = DeviceMemory::new(context, LARGEST + 1).unwrap();
+        for length in [LARGEST + 1, usize::MAX] {
+            let says = format!("an action of {length} bytes");
+            refused(memory.start(), length, null_mut(), ERR_ACTION_TOO_LARGE, &says);
+        }
+    });
+}
+
+#[test]
+fn what_goes_wrong_on_the_stream_is_told_and_nothing_is_sent() {
+    on("fail=cuStreamSynchronize:719", || {
+        let context = Arc::new(Context::primary(Driver::open().unwrap(), 0).unwrap());
+        let memory = DeviceMemory::new(context, LARGEST).unwrap();
+        refused(memory.start(), LARGEST, null_mut(), ERR_SYSTEM, "CUDA_ERROR_LAUNCH_FAILED");
+    });
+}
+
+#[test]
+fn an_action_on_a_device_that_the_worker_has_not_is_the_callers_mistake() {
+    for machine in ["devices=0", NO_DRIVER] {
+        on(machine, || {
+            let mut rig = Rig::new(WORKER_PIN);
+            let why = if std::env::var(MACHINE).unwrap() == NO_DRIVER { "libcuda.so" } else { "sees no GPU" };
+            assert!(rig.trouble().is_some_and(|said| said.contains(why)), "{:?}", rig.trouble());
+            let observation = rig.observe(b"payload");
+            let worker = rig.worker;
+            let answered = unsafe {
+                [
+                    sidecar_worker_answer_from_device(worker, observation, 4096, 1, null_mut()),
+                    sidecar_observation_try_answer_from_device(observation, 4096, 1, null_mut()),
+                ]
+            };
+            assert_eq!(answered, [ERR_STATE; 2]);
+            rig.answer(observation);
+        });
+    }
 }

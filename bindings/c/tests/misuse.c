@@ -72,6 +72,9 @@ static uint64_t address;
     M(sidecar_worker_get_arrival_failure(on.worker, 0, NULL), ERR_NULL)                                                \
     M(sidecar_observation_get_arrival(on.observation, NULL), ERR_NULL)                                                 \
     M(sidecar_observation_hold_back(NULL, NULL), ERR_NULL)                                                             \
+    M(sidecar_worker_answer_from_device(NULL, on.observation, 0, 0, NULL), ERR_NULL)                                   \
+    M(sidecar_worker_answer_from_device(on.worker, NULL, 0, 0, NULL), ERR_NULL)                                        \
+    M(sidecar_observation_try_answer_from_device(NULL, 0, 0, NULL), ERR_NULL)                                          \
     /* Numbers and lengths out of their range. */                                                                      \
     M(sidecar_worker_next(on.worker, -2, &event), ERR_VALUE)                                                           \
     M(sidecar_worker_ready(on.worker, 1), ERR_VALUE)                                                                   \
@@ -122,11 +125,17 @@ static uint64_t address;
     M(sidecar_observation_copy_to_device(on.answered, 4096, sizeof bytes, NULL), ERR_STATE)                            \
     M(sidecar_observation_used_by_device(on.answered, NULL), ERR_STATE)                                                \
     M(sidecar_observation_get_device_address(on.answered, &address), ERR_STATE)                                        \
+    M(sidecar_worker_answer_from_device(on.worker, on.observation, 4096, 1, NULL), ERR_STATE)                          \
+    M(sidecar_worker_answer_from_device(on.worker, on.answered, 4096, 1, NULL), ERR_STATE)                             \
+    M(sidecar_worker_answer_from_device(on.closed, on.observation, 4096, 1, NULL), ERR_STATE)                          \
+    M(sidecar_observation_try_answer_from_device(on.observation, 4096, SIZE_MAX, NULL), ERR_STATE)                     \
+    M(sidecar_observation_try_answer_from_device(on.answered, 4096, 1, NULL), ERR_STATE)                               \
     /* One kind of handle for another, and no handle at all. */                                                        \
     M(sidecar_worker_next(WORKER(on.observation), 0, &event), ERR_STATE)                                               \
     M(sidecar_worker_close(WORKER(on.reservation)), ERR_STATE)                                                         \
     M(sidecar_observation_release(OBSERVATION(on.worker)), ERR_STATE)                                                  \
     M(sidecar_worker_answer(on.worker, OBSERVATION(on.worker), bytes, 1), ERR_STATE)                                   \
+    M(sidecar_worker_answer_from_device(on.worker, OBSERVATION(on.worker), 4096, 1, NULL), ERR_STATE)                  \
     M(sidecar_worker_answer_reserved(on.worker, on.observation, RESERVATION(on.observation), 1), ERR_STATE)            \
     M(sidecar_reservation_release(RESERVATION(on.observation)), ERR_STATE)                                             \
     M(sidecar_worker_next(WORKER(ODD(on.worker)), 0, &event), ERR_VALUE)                                               \
