@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! counts, the same on every machine and under any load          times, on a quiet machine: `cargo xtask bench`
-//!   tests/allocations.rs     allocations a frame                   src/bin/sidecar-bench   across processes
+//!   tests/allocations.rs     allocations a frame                   src/bin/sidecar-bench   across processes, to a GPU
 //!   sidecar-bench calls      system calls a frame (strace)         benches/core, region    within one (criterion)
 //!   instructions/frame.rs    instructions a frame (callgrind)
 //! ```

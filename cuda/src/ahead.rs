@@ -31,7 +31,7 @@ use crate::ipc::{SharedEvent, memory_handle};
 use crate::pin::{PageLock, PinError};
 
 /// So many bytes are copied at once while more are coming. To be chosen by measurement on a GPU, which has not been made
-/// (`cargo xtask gpu-test --only rates` does it): small enough for the copy of the last part to be short, large enough for
+/// (`cargo xtask bench --gpu` does it): small enough for the copy of the last part to be short, large enough for
 /// its start not to count.
 pub const PART: u32 = 128 << 10;
 

@@ -21,6 +21,7 @@ pub mod device;
 pub mod discovery;
 pub mod driver;
 pub mod fence;
+pub mod host;
 mod ipc;
 pub mod lock;
 pub mod numa;

@@ -25,6 +25,8 @@ pub(crate) struct Bench {
     check: bool,
     /// Once through, for the answers: no verdicts, nothing counted.
     quick: bool,
+    /// What a GPU gets of an observation, and nothing else.
+    gpu: bool,
     /// Passed on to the harness.
     arguments: Vec<String>,
 }
@@ -40,6 +42,7 @@ impl Bench {
             match word.as_str() {
                 "--check" => bench.check = true,
                 "--quick" => bench.quick = true,
+                "--gpu" => bench.gpu = true,
                 "--only" | "--rounds" | "--burst" | "--seed" | "--ring" => {
                     let value = words.next().ok_or_else(|| format!("`{word}` wants a value"))?;
                     bench.arguments.extend([word, value]);
@@ -47,15 +50,20 @@ impl Bench {
                 other => return Err(format!("unexpected argument `{other}`")),
             }
         }
-        Ok(bench)
+        let other = |word: &&String| ["--only", "--burst", "--ring"].contains(&word.as_str());
+        match bench.arguments.iter().find(other).filter(|_| bench.gpu) {
+            Some(word) => Err(format!("`{word}` means nothing with `--gpu`")),
+            None => Ok(bench),
+        }
     }
 
-    /// Builds and runs it; the report lies in `target/bench`.
+    /// Builds and runs it; the report lies in `target/bench`, that on a GPU in `target/bench/gpu`.
     ///
     /// # Errors
     /// What keeps it from running.
     pub(crate) fn run(&self) -> Result<ExitCode, String> {
-        match self.attempt(&Context::new()?) {
+        let context = Context::new()?;
+        match if self.gpu { self.attempt_gpu(&context) } else { self.attempt(&context) } {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(Stop::Failed(reason)) => Err(reason),
             Err(Stop::Skipped(reason)) => Err(reason.to_owned()),
@@ -84,17 +92,30 @@ impl Bench {
             tool = tool.args(["--python"]).args([interpreter]);
             tool = tool.args(["--scripts"]).args([context.root.join("benches/peers")]);
         }
-        if self.quick {
-            tool = tool.args(["--quick"]);
-        } else {
+        if !self.quick {
             for counted in counted(context)? {
                 tool = tool.args(["--counted", &counted]);
             }
         }
-        if self.check {
-            tool = tool.args(["--check"]);
-        }
-        context.runner.run(tool, RUN_LIMIT)
+        context.runner.run(self.with_flags(tool), RUN_LIMIT)
+    }
+
+    /// Without a GPU the harness says so, and that every target is open.
+    fn attempt_gpu(&self, context: &Context) -> Result<(), Stop> {
+        let build = context.cargo_tool(["build", "--release", "--package", "sidecar-benches"]);
+        context.runner.run(build, BUILD_LIMIT)?;
+        let tool = Tool::new(context.bench_path(), &context.root, NO_BENCH)
+            .args(["gpu", "--out"])
+            .args([context.target.join("bench/gpu")])
+            .args(["--scripts"])
+            .args([context.root.join("benches/peers")])
+            .args(self.arguments.iter());
+        context.runner.run(self.with_flags(tool), RUN_LIMIT)
+    }
+
+    fn with_flags(&self, tool: Tool) -> Tool {
+        let flags = [("--quick", self.quick), ("--check", self.check)];
+        tool.args(flags.iter().filter(|(_, wanted)| *wanted).map(|(flag, _)| flag))
     }
 }
 
@@ -190,6 +211,10 @@ mod tests {
         assert!(bench.check && !bench.quick);
         assert_eq!(bench.arguments, ["--rounds", "60", "--only", "one-cpu", "--only", "hop"]);
         assert!(parsed("--quick").unwrap().quick);
+        let bench = parsed("--gpu --rounds 60").unwrap();
+        assert!(bench.gpu);
+        assert_eq!(bench.arguments, ["--rounds", "60"]);
+        assert!(parsed("--only hop --gpu").unwrap_err().contains("`--only`"));
         assert!(parsed("--rounds").unwrap_err().contains("--rounds"));
         assert!(parsed("--fast").unwrap_err().contains("`--fast`"));
     }

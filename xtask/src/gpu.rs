@@ -1,5 +1,5 @@
 //! `cargo xtask gpu-test`: what only a real GPU can show. Where there is none the steps are skipped by name, with the
-//! reason above.
+//! reason above. Figures are `cargo xtask bench --gpu`.
 
 use core::time::Duration;
 
@@ -28,14 +28,6 @@ pub(crate) const STEPS: &[Step<Context>] = &[
         takes: Takes::All,
         run: device,
     },
-    Step {
-        name: "rates",
-        title: "copies out of page-locked slots, beside plain ones and the bus's limit, and ahead of the last byte",
-        needs: &["gpus"],
-        leftovers: Leftovers::AFailure,
-        takes: Takes::All,
-        run: rates,
-    },
 ];
 
 /// Builds the sidecar and asks it; there is nothing to be done without a GPU.
@@ -57,12 +49,4 @@ fn device(context: &Context) -> Result<(), Stop> {
         .args(["--", "--nocapture", "--test-threads=1"])
         .env("SIDECAR_GPU_TEST", "1");
     context.runner.run(tests, BUILD_LIMIT)
-}
-
-/// Shows figures and verdicts; a target that is missed is no failure of the code.
-fn rates(context: &Context) -> Result<(), Stop> {
-    look(context)?;
-    let measure =
-        context.cargo_tool(["run", "--release", "--package", "sidecar-cuda", "--example", "copy_rates"]);
-    context.runner.run(measure, BUILD_LIMIT)
 }

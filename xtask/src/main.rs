@@ -41,6 +41,7 @@ usage: cargo xtask test [--only STEP]... [--list]
        cargo xtask soak [--only STEP]... [--minutes N] [--list]
        cargo xtask gpu-test [--only STEP]... [--list]
        cargo xtask bench [--check] [--quick] [--rounds N] [--only PART]... [--ring MODE]
+       cargo xtask bench --gpu [--check] [--quick] [--rounds N]
        cargo xtask wheel
        cargo xtask c
 
@@ -65,6 +66,7 @@ usage: cargo xtask test [--only STEP]... [--list]
   --rounds N      of each part; 40 unless told otherwise
   --only PART     one-cpu, spinning-gateway, free-core, hop or calls; may be repeated
   --ring MODE     how io_uring is set up: auto, plain, cooperative or deferred
+  --gpu           copies to a GPU and when an observation is there, in target/bench/gpu; skipped where there is none
 
   wheel           the Python package, in target/wheels
   c               the C library, its headers and where they are, in target/c";

@@ -231,6 +231,16 @@ driver! {
         unsafe { give(pointer, found) }
     }
 
+    Context fn cuMemHostAlloc(pointer: *mut *mut c_void, length: usize, flags: c_uint) |state| {
+        let made = state.allocate_host(length, flags)?;
+        // SAFETY: valid, says the caller.
+        unsafe { give(pointer, core::ptr::with_exposed_provenance_mut(made)) }
+    }
+
+    Context fn cuMemFreeHost(address: *mut c_void) |state| {
+        state.free_host(address.addr())
+    }
+
     Context fn cuMemAlloc_v2(pointer: *mut CUdeviceptr, length: usize) |state| {
         let device = state.current().unwrap_or(0);
         let made = state.allocate(device, length)?;

@@ -14,11 +14,13 @@ const MAPPED: u64 = 0xE000_0000_0000_0000;
 /// `CU_MEMHOSTREGISTER_DEVICEMAP`.
 const DEVICEMAP: u32 = 2;
 
-/// A registered host range.
+/// A page-locked host range.
 #[derive(Debug)]
 pub(crate) struct Registered {
     pub(crate) length: usize,
     flags: u32,
+    /// What was allocated by us; `None`: it was registered, and is somebody else's.
+    own: Option<Vec<u8>>,
 }
 
 /// Memory on a device.
@@ -66,8 +68,10 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn leaks(&self) -> Vec<String> {
-        let host =
-            self.registered.iter().map(|(start, it)| format!("{} registered bytes at {start:#x}", it.length));
+        let host = self.registered.iter().map(|(start, it)| {
+            let how = if it.own.is_some() { "allocated" } else { "registered" };
+            format!("{} {how} bytes at {start:#x}", it.length)
+        });
         let device = self.allocations.iter().map(|(at, it)| {
             let of = if it.origin == Origin::Us { "" } else { "another process's " };
             format!("{} bytes of {of}device memory at {at:#x}", self.length(*at))
@@ -154,12 +158,12 @@ impl State {
         if self.memory.is_registered(start, length) != Ok(false) {
             return Err(ALREADY_REGISTERED);
         }
-        self.memory.registered.insert(start, Registered { length, flags });
+        self.memory.registered.insert(start, Registered { length, flags, own: None });
         Ok(())
     }
 
     pub(crate) fn unregister(&mut self, start: usize) -> Result<(), u32> {
-        let Some(range) = self.memory.registered.get(&start) else {
+        let Some(range) = self.memory.registered.get(&start).filter(|range| range.own.is_none()) else {
             return self.refuse(
                 format!("cuMemHostUnregister of {start:#x}, which is not registered"),
                 NOT_REGISTERED,
@@ -189,6 +193,30 @@ impl State {
             return Err(INVALID_VALUE);
         }
         Ok(MAPPED + address as u64)
+    }
+
+    pub(crate) fn allocate_host(&mut self, length: usize, flags: u32) -> Result<usize, u32> {
+        if length == 0 {
+            self.violation("cuMemHostAlloc of 0 bytes".into());
+            return Err(INVALID_VALUE);
+        }
+        let mut own = vec![0xD5; length];
+        let start = own.as_mut_ptr().expose_provenance();
+        self.memory.registered.insert(start, Registered { length, flags, own: Some(own) });
+        Ok(start)
+    }
+
+    pub(crate) fn free_host(&mut self, start: usize) -> Result<(), u32> {
+        let Some(range) = self.memory.registered.get(&start).filter(|range| range.own.is_some()) else {
+            let what = format!("cuMemFreeHost of {start:#x}, which cuMemHostAlloc did not give");
+            return self.refuse(what, INVALID_VALUE);
+        };
+        let length = range.length;
+        if self.streams.uses_host(start, length) {
+            self.violation(format!("{length} bytes at {start:#x} were freed while a copy is queued"));
+        }
+        self.memory.registered.remove(&start);
+        Ok(())
     }
 
     pub(crate) fn allocate(&mut self, device: i32, length: usize) -> Result<u64, u32> {

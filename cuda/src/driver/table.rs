@@ -58,6 +58,8 @@ table! {
     fn cuMemHostRegister_v2(*mut c_void, usize, c_uint);
     fn cuMemHostUnregister(*mut c_void);
     fn cuMemHostGetDevicePointer_v2(*mut CUdeviceptr, *mut c_void, c_uint);
+    fn cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+    fn cuMemFreeHost(*mut c_void);
     fn cuMemAlloc_v2(*mut CUdeviceptr, usize);
     fn cuMemFree_v2(CUdeviceptr);
     fn cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);

@@ -3,6 +3,6 @@
 mod ahead;
 mod back;
 mod discovery;
+mod host;
 mod pin;
-mod rates;
 mod simulated;

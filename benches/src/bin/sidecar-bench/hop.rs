@@ -143,7 +143,11 @@ impl Hop {
     }
 }
 
-fn attach(owner: &mut Owner, listener: &Listener) -> io::Result<Connection> {
+/// The next worker's connection.
+///
+/// # Errors
+/// None comes.
+pub(crate) fn attach(owner: &mut Owner, listener: &Listener) -> io::Result<Connection> {
     let timeout = Timespec::try_from(PATIENCE).map_err(io::Error::other)?;
     loop {
         if poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout))? == 0 {

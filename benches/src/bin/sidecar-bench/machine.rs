@@ -3,22 +3,27 @@
 use std::collections::BTreeMap;
 use std::fs::read_to_string;
 
-/// Facts, in the order of a table.
+/// Facts, in the order of a table; with the versions of what is measured against.
 pub(crate) fn describe() -> BTreeMap<&'static str, String> {
+    let mut facts = of_the_machine();
+    facts.extend(versions());
+    facts
+}
+
+/// Those of the machine alone.
+pub(crate) fn of_the_machine() -> BTreeMap<&'static str, String> {
     let cpuinfo = read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = field(&cpuinfo, "model name").unwrap_or_else(|| "unknown".to_owned());
     let hypervisor = if cpuinfo.contains("hypervisor") { "a virtual machine" } else { "bare metal" };
     let governor = first("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
     let idle = first("/sys/devices/system/cpu/cpuidle/current_governor_ro");
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut facts = BTreeMap::from([
+    BTreeMap::from([
         ("cores", cores.to_string()),
         ("cpu", format!("{model}, {hypervisor}")),
         ("governors", format!("frequency {governor}, idle {idle}")),
         ("kernel", first("/proc/sys/kernel/osrelease")),
-    ]);
-    facts.extend(versions());
-    facts
+    ])
 }
 
 /// Load averages now: a busy machine's figures are worth nothing.

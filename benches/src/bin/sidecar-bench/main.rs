@@ -5,6 +5,7 @@
 //! | `run`, `rows`, `stats`, `report`, `chart`, `machine` | the whole run: what is compared, what that says, how it looks |
 //! | `rounds`, `subjects` | end to end: the gateway here, everybody who answers it in processes of their own |
 //! | `micro`, `hop`, `pingpong` | the hop through the region, and what it is compared with |
+//! | `gpu` | copies to a GPU, and when an observation is there |
 //! | `calls` | system calls a frame, under strace |
 //! | `floor`, `socket`, `worker` | what is started: bare clients, the socket side alone, a worker |
 //! | `cores`, `place`, `processes`, `random` | tools |
@@ -13,6 +14,7 @@ mod calls;
 mod chart;
 mod cores;
 mod floor;
+mod gpu;
 mod hop;
 mod machine;
 mod micro;
@@ -54,6 +56,8 @@ enum Command {
         #[arg(long, value_name = "PATH")]
         sidecar: PathBuf,
     },
+    /// What a GPU gets of an observation, and when; skipped where there is none
+    Gpu(gpu::Args),
     /// A worker that replies as the gateway expects it
     Worker(worker::Args),
     /// The other process of the bare ping-pong
@@ -100,6 +104,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Calls { sidecar } => calls::run(&sidecar),
+        Command::Gpu(args) => gpu::run(&args),
         Command::Worker(args) => done(worker::run(&args)),
         Command::Partner(partner) => done(partner.run()),
         Command::Floor(args) => done(floor::run(&args, floor::Waiting::Block)),

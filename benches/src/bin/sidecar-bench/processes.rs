@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use std::io;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// A child; killed when dropped.
 #[derive(Debug)]
@@ -33,6 +33,22 @@ impl Process {
         let mut child = child.map_err(|error| io::Error::new(error.kind(), format!("{name}: {error}")))?;
         let output = child.stdout.take().ok_or_else(|| io::Error::other("a pipe was asked for"))?;
         Ok((Self { name: name.to_owned(), child }, output))
+    }
+
+    /// As [`Process::start`], to be talked with.
+    ///
+    /// # Errors
+    /// As [`Process::start`].
+    pub(crate) fn start_talking(
+        name: &str,
+        command: &mut Command,
+    ) -> io::Result<(Self, ChildStdin, ChildStdout)> {
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.map_err(|error| io::Error::new(error.kind(), format!("{name}: {error}")))?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(io::Error::other("two pipes were asked for"));
+        };
+        Ok((Self { name: name.to_owned(), child }, input, output))
     }
 
     /// What all its threads have used of processors.

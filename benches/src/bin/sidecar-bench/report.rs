@@ -72,51 +72,10 @@ impl Report {
         std::fs::write(directory.join("latency.svg"), chart::draw(&self.latencies, Placement::OneCpu))
     }
 
-    /// Each row with a target: what, target, measured, verdict.
-    pub(crate) fn verdicts(&self) -> String {
-        let mut text = String::new();
-        for row in self.rows.iter().filter(|row| row.target.is_some()) {
-            let target = row.target.map_or(String::new(), |target| format!("<= {target}"));
-            let what = format!("{} / {}", row.what, row.against);
-            let _ =
-                writeln!(text, "{:9}  {:70} {target:>8}  {}", row.verdict.to_string(), what, measured(row));
-        }
-        let count =
-            |verdict| self.rows.iter().filter(|row| row.verdict == verdict && row.target.is_some()).count();
-        let _ = write!(
-            text,
-            "{} pass, {} missed, {} undecided, {} not measured here",
-            count(Verdict::Pass),
-            count(Verdict::Miss),
-            count(Verdict::Undecided),
-            count(Verdict::Missing)
-        );
-        text
-    }
-
-    /// Whether a target was missed.
-    pub(crate) fn has_miss(&self) -> bool {
-        self.rows.iter().any(|row| row.verdict == Verdict::Miss)
-    }
-
     fn markdown(&self, describe: impl Fn(Placement) -> String) -> String {
-        let mut text = String::from("# Measurements\n\n| | |\n| --- | --- |\n");
-        for (name, value) in &self.facts {
-            let _ = writeln!(text, "| {name} | {value} |");
-        }
-        text.push_str(
-            "\nA ratio is the median of ratios taken within a round, with its 95 % interval. A verdict is given only \
-             where the whole interval is on one side of the target.\n\n## Targets\n\n\
-             | what | against | placement | ours | theirs | ratio or count | target | verdict |\n\
-             | --- | --- | --- | ---: | ---: | ---: | ---: | --- |\n",
-        );
-        self.table(&mut text, |row| row.target.is_some());
-        text.push_str(
-            "\n## For comparison\n\n\
-             | what | against | placement | ours | theirs | ratio | | |\n\
-             | --- | --- | --- | ---: | ---: | ---: | --- | --- |\n",
-        );
-        self.table(&mut text, |row| row.target.is_none());
+        let mut text = String::from("# Measurements\n\n");
+        facts_table(&mut text, &self.facts);
+        row_tables(&mut text, &self.rows);
         for placement in [Placement::OneCpu, Placement::SpinningGateway, Placement::FreeCore] {
             let heading = describe(placement);
             let _ = writeln!(
@@ -126,22 +85,6 @@ impl Report {
             self.latency_table(&mut text, placement);
         }
         text
-    }
-
-    fn table(&self, text: &mut String, wanted: fn(&Row) -> bool) {
-        for row in self.rows.iter().filter(|row| wanted(row)) {
-            let micros =
-                |value: Option<f64>| value.map_or(String::new(), |value| format!("{} us", short(value)));
-            let (ours, theirs) =
-                if row.ratio.is_some() { (micros(row.ours), micros(row.theirs)) } else { Default::default() };
-            let target = row.target.map_or(String::new(), |target| format!("<= {target}"));
-            let Row { what, against, placement, verdict, .. } = row;
-            let _ = writeln!(
-                text,
-                "| {what} | {against} | {placement} | {ours} | {theirs} | {} | {target} | {verdict} |",
-                measured(row)
-            );
-        }
     }
 
     fn latency_table(&self, text: &mut String, placement: Placement) {
@@ -172,6 +115,71 @@ impl Report {
     }
 }
 
+/// Each row with a target: what, target, measured, verdict.
+pub(crate) fn verdicts(rows: &[Row]) -> String {
+    let mut text = String::new();
+    for row in rows.iter().filter(|row| row.target.is_some()) {
+        let target = row.target.map_or(String::new(), |target| format!("<= {target}"));
+        let what = format!("{} / {}", row.what, row.against);
+        let _ = writeln!(text, "{:9}  {:70} {target:>8}  {}", row.verdict.to_string(), what, measured(row));
+    }
+    let count = |verdict| rows.iter().filter(|row| row.verdict == verdict && row.target.is_some()).count();
+    let _ = write!(
+        text,
+        "{} pass, {} missed, {} undecided, {} not measured here",
+        count(Verdict::Pass),
+        count(Verdict::Miss),
+        count(Verdict::Undecided),
+        count(Verdict::Missing)
+    );
+    text
+}
+
+/// Whether a target was missed.
+pub(crate) fn has_miss(rows: &[Row]) -> bool {
+    rows.iter().any(|row| row.verdict == Verdict::Miss)
+}
+
+/// What is known of the machine.
+pub(crate) fn facts_table(text: &mut String, facts: &BTreeMap<&'static str, String>) {
+    text.push_str("| | |\n| --- | --- |\n");
+    for (name, value) in facts {
+        let _ = writeln!(text, "| {name} | {value} |");
+    }
+}
+
+/// Those with a target, then the others.
+pub(crate) fn row_tables(text: &mut String, rows: &[Row]) {
+    text.push_str(
+        "\nA ratio is the median of ratios taken within a round, with its 95 % interval. A verdict is given only \
+         where the whole interval is on one side of the target.\n\n## Targets\n\n\
+         | what | against | placement | ours | theirs | ratio or count | target | verdict |\n\
+         | --- | --- | --- | ---: | ---: | ---: | ---: | --- |\n",
+    );
+    row_table(text, rows, |row| row.target.is_some());
+    text.push_str(
+        "\n## For comparison\n\n\
+         | what | against | placement | ours | theirs | ratio | | |\n\
+         | --- | --- | --- | ---: | ---: | ---: | --- | --- |\n",
+    );
+    row_table(text, rows, |row| row.target.is_none());
+}
+
+fn row_table(text: &mut String, rows: &[Row], wanted: fn(&Row) -> bool) {
+    for row in rows.iter().filter(|row| wanted(row)) {
+        let micros = |value: Option<f64>| value.map_or(String::new(), |value| format!("{} us", short(value)));
+        let (ours, theirs) =
+            if row.ratio.is_some() { (micros(row.ours), micros(row.theirs)) } else { Default::default() };
+        let target = row.target.map_or(String::new(), |target| format!("<= {target}"));
+        let Row { what, against, placement, verdict, .. } = row;
+        let _ = writeln!(
+            text,
+            "| {what} | {against} | {placement} | {ours} | {theirs} | {} | {target} | {verdict} |",
+            measured(row)
+        );
+    }
+}
+
 fn measured(row: &Row) -> String {
     let note = row.note.as_ref().map_or(String::new(), |note| format!(" ({note})"));
     match (&row.ratio, row.ours) {
@@ -182,7 +190,7 @@ fn measured(row: &Row) -> String {
 }
 
 /// Three digits are what a measurement is worth.
-fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     match value {
         0.0 => "0".to_owned(),
         value if value < 0.01 => format!("{value:.4}"),
@@ -205,13 +213,13 @@ mod tests {
             rows: vec![miss, missing],
             latencies: Vec::new(),
         };
-        assert!(report.has_miss());
-        let text = report.verdicts();
+        assert!(has_miss(&report.rows));
+        let text = verdicts(&report.rows);
         assert!(text.contains("MISS") && text.contains("strace is missing"), "{text}");
         assert!(text.contains("0 pass, 1 missed, 0 undecided, 1 not measured"), "{text}");
         let markdown = report.markdown(|placement| format!("{placement:?}"));
         assert!(markdown.contains("| copies | bytes |") && markdown.contains("| cores | 2 |"), "{markdown}");
         report.rows.remove(0);
-        assert!(!report.has_miss());
+        assert!(!has_miss(&report.rows));
     }
 }

@@ -49,7 +49,8 @@ impl Row {
         }
     }
 
-    fn ratio(
+    /// Ours as a ratio to theirs, nanoseconds of the same rounds.
+    pub(crate) fn ratio(
         what: String,
         against: &str,
         placement: &str,
