@@ -1,5 +1,5 @@
-//! The same promises on a real GPU. Where there is none, each test says so and ends; `cargo xtask gpu-test` says in
-//! advance whether there is one, and then none may be left out.
+//! The same promises on a real GPU. Where there is none, each test says so and is played on the simulated driver, so that
+//! it is right when there is one; `cargo xtask gpu-test` says in advance whether there is one, and then it has to be used.
 
 #[path = "../gpu/simulated.rs"]
 #[expect(dead_code, reason = "the region is what is needed of it; the driver here is the real one")]
@@ -21,16 +21,34 @@ use sidecar_shm::slots::Copied;
 use sidecar_shm::worker::{AttachOptions, Worker};
 use simulated::{GEOMETRY, SOON, Said, Side, device, lent, observation, until};
 
-/// The driver of this machine, or `None` with the reason told.
-fn driver() -> Option<Driver> {
-    match Driver::open() {
-        Ok(driver) => Some(driver),
-        Err(why) => {
-            assert!(std::env::var_os("SIDECAR_GPU_TEST").is_none(), "there has to be a GPU here: {why}");
-            println!("skipped: {why}");
-            None
-        }
-    }
+/// Where `Driver::open` finds the simulated driver.
+const SIMULATED: &str = "SIDECAR_SIMULATED_CUDA_DRIVER";
+
+/// The first line of a test, with a closure that marks it: the driver of this machine. Where there is none, the test is
+/// played once more in a process that has the simulated one, and is over here.
+fn driver<M: FnOnce()>(_: M) -> Option<Driver> {
+    let why = match Driver::open() {
+        Ok(driver) => return Some(driver),
+        Err(why) => why,
+    };
+    let may_be_simulated =
+        ["SIDECAR_GPU_TEST", SIMULATED].iter().all(|name| std::env::var_os(name).is_none());
+    assert!(may_be_simulated, "there has to be a GPU here: {why}");
+    println!("{why}: played on the simulated driver");
+    // The type of a closure says in which test it was written.
+    let name = core::any::type_name::<M>().strip_suffix("::{{closure}}");
+    let (_, test) = name.and_then(|name| name.split_once("::")).expect("a closure in the test itself");
+    let played = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(SIMULATED, simulated::library())
+        .env("SIMULATED_CUDA", "devices=1")
+        .env_remove("CUDA_VISIBLE_DEVICES")
+        .output()
+        .unwrap();
+    let said =
+        String::from_utf8_lossy(&played.stdout).into_owned() + &String::from_utf8_lossy(&played.stderr);
+    assert!(played.status.success() && said.contains("1 passed"), "{said}");
+    None
 }
 
 fn pinned(driver: Driver, side: &mut Side) -> PinnedWorker {
@@ -42,7 +60,7 @@ fn pinned(driver: Driver, side: &mut Side) -> PinnedWorker {
 
 #[test]
 fn every_gpu_is_told_with_a_place_a_name_and_memory() {
-    if driver().is_none() {
+    if driver(|| ()).is_none() {
         return;
     }
     let inventory = Inventory::take().unwrap();
@@ -61,7 +79,7 @@ fn every_gpu_is_told_with_a_place_a_name_and_memory() {
 
 #[test]
 fn slots_are_locked_and_seen_by_the_device_and_can_be_locked_anew_after() {
-    let Some(driver) = driver() else { return };
+    let Some(driver) = driver(|| ()) else { return };
     let mut side = Side::new();
     let mut worker = pinned(driver, &mut side);
     side.observe(&[1; 64]);
@@ -79,7 +97,7 @@ fn slots_are_locked_and_seen_by_the_device_and_can_be_locked_anew_after() {
 
 #[test]
 fn payloads_arrive_on_the_device_whatever_is_received_into_their_slots_after() {
-    let Some(driver) = driver() else { return };
+    let Some(driver) = driver(|| ()) else { return };
     let mut side = Side::new();
     let mut worker = pinned(driver, &mut side);
     let (memory, stream) = device(&worker);
@@ -113,7 +131,7 @@ fn what_is_copied_ahead_is_read_on_the_device_by_another_process() {
     if let Some(region) = std::env::var_os(REGION) {
         return say_what_lies_on_the_device(region.as_ref());
     }
-    let Some(driver) = driver() else { return };
+    let Some(driver) = driver(|| ()) else { return };
     let mut side = Side::of(&LARGE);
     let mut copier = AheadCopier::with(driver, 0, &side.owner).unwrap();
     let mut worker = Command::new(std::env::current_exe().unwrap())
@@ -180,7 +198,7 @@ fn say_what_lies_on_the_device(region: &Path) {
 
 #[test]
 fn an_error_of_the_driver_is_told_and_the_next_call_is_none_the_worse() {
-    let Some(driver) = driver() else { return };
+    let Some(driver) = driver(|| ()) else { return };
     let mut side = Side::new();
     let mut worker = pinned(driver, &mut side);
     let (memory, stream) = device(&worker);
