@@ -1,4 +1,5 @@
-//! What a client costs at least: one thread, one socket, no worker, the same bytes to the same gateway.
+//! What a client costs at least: one thread, one socket, the same bytes to the same gateway; without a worker, or with
+//! one that is only woken up.
 
 use core::time::Duration;
 use std::io::{self, Read, Write};
@@ -10,6 +11,8 @@ use sidecar_benches::client::{self, BINARY, Frame, MOST_FRAME, READY, Replies, T
 use sidecar_shm::clock;
 
 use crate::DialArgs;
+use crate::cores::Cores;
+use crate::pingpong::Sleepers;
 
 /// How it waits for bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,11 +21,21 @@ pub(crate) enum Waiting {
     Spin,
 }
 
+/// What becomes of an observation before it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Work {
+    Nothing,
+    /// Another process on this core is woken up, and wakes this one up.
+    Relay,
+}
+
 /// Answers until `drain`.
 ///
 /// # Errors
 /// The connection broke.
-pub(crate) fn run(args: &DialArgs, waiting: Waiting) -> io::Result<()> {
+pub(crate) fn run(args: &DialArgs, waiting: Waiting, work: Work) -> io::Result<()> {
+    let core = Cores::usable()?.get(0).ok_or_else(|| io::Error::other("no core may be used"))?;
+    let worker = (work == Work::Relay).then(|| Sleepers::start(core)).transpose()?;
     let mut socket = client::dial(&args.dial())?;
     socket.set_nonblocking(waiting == Waiting::Spin)?;
     let mut buffer = vec![0_u8; MOST_FRAME].into_boxed_slice();
@@ -38,8 +51,11 @@ pub(crate) fn run(args: &DialArgs, waiting: Waiting) -> io::Result<()> {
         };
         let message = &buffer[frame.start..frame.end];
         match frame.opcode {
-            BINARY => write(&mut socket, replies.to(message))?,
-            TEXT if contains(message, b"\"drain\"") => return Ok(()),
+            BINARY => {
+                worker.as_ref().map_or(Ok(()), Sleepers::exchange)?;
+                write(&mut socket, replies.to(message))?;
+            }
+            TEXT if contains(message, b"\"drain\"") => return worker.map_or(Ok(()), Sleepers::finish),
             TEXT if contains(message, b"\"warmup\"") => write(&mut socket, &client::text(READY))?,
             _ => {}
         }

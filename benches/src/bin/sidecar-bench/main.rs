@@ -35,6 +35,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use floor::{Waiting, Work};
 use sidecar::driver::RingMode;
 use sidecar_benches::client::Dial;
 use sidecar_shm::spin::Mode;
@@ -66,6 +67,8 @@ enum Command {
     Floor(DialArgs),
     /// A bare client that spins
     SpinningFloor(DialArgs),
+    /// A bare client that blocks, and wakes another process for each observation
+    Relay(DialArgs),
     /// The socket side of the sidecar, without a worker
     Socket {
         #[command(flatten)]
@@ -107,8 +110,9 @@ fn main() -> ExitCode {
         Command::Gpu(args) => gpu::run(&args),
         Command::Worker(args) => done(worker::run(&args)),
         Command::Partner(partner) => done(partner.run()),
-        Command::Floor(args) => done(floor::run(&args, floor::Waiting::Block)),
-        Command::SpinningFloor(args) => done(floor::run(&args, floor::Waiting::Spin)),
+        Command::Floor(args) => done(floor::run(&args, Waiting::Block, Work::Nothing)),
+        Command::SpinningFloor(args) => done(floor::run(&args, Waiting::Spin, Work::Nothing)),
+        Command::Relay(args) => done(floor::run(&args, Waiting::Block, Work::Relay)),
         Command::Socket { dial, io, spin, ring } => done(socket::run(&dial, io, spin, ring)),
     };
     result.unwrap_or_else(|error| {

@@ -99,7 +99,7 @@ impl SharedBell {
 
 const LONG: Duration = Duration::from_secs(10);
 
-/// `sidecar-bench partner`: the other side of [`futex_and_eventfd`].
+/// `sidecar-bench partner`: the other side of [`Sleepers`].
 #[derive(Debug, clap::Args)]
 pub(crate) struct Partner {
     /// The words
@@ -127,32 +127,69 @@ impl Partner {
     }
 }
 
-/// A futex one way and an eventfd the other, two processes that sleep, on one core: what the region does, bare.
+/// This process and a [`Partner`], who both sleep while the other one has the ball: a futex one way and an eventfd the
+/// other, which is what the region does, bare.
+#[derive(Debug)]
+pub(crate) struct Sleepers {
+    shared: SharedBell,
+    back: OwnedFd,
+    partner: Process,
+    _place: Place,
+}
+
+impl Sleepers {
+    /// Starts the partner on `core`.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub(crate) fn start(core: usize) -> io::Result<Self> {
+        let place = Place::new()?;
+        let path = place.path().join("bell");
+        let shared = SharedBell::open(&path)?;
+        // Without CLOEXEC: the partner inherits it.
+        let back = eventfd(0, EventfdFlags::empty())?;
+        let mut partner = Command::new(std::env::current_exe()?);
+        partner.args(["partner", "--eventfd", &back.as_raw_fd().to_string(), "--core", &core.to_string()]);
+        let partner = Process::start("the partner", partner.arg("--bell").arg(&path))?;
+        Ok(Self { shared, back, partner, _place: place })
+    }
+
+    /// Throws the ball, and sleeps until it is back.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub(crate) fn exchange(&self) -> io::Result<()> {
+        self.ring();
+        rustix::io::read(&self.back, &mut [0_u8; 8])?;
+        Ok(())
+    }
+
+    fn ring(&self) {
+        let bell = self.shared.bell();
+        bell.sequence.fetch_add(1, Ordering::SeqCst);
+        futex::wake(&bell.sequence);
+    }
+
+    /// Ends the partner.
+    ///
+    /// # Errors
+    /// It did not end, or not well.
+    pub(crate) fn finish(self) -> io::Result<()> {
+        self.shared.bell().over.store(1, Ordering::SeqCst);
+        self.ring();
+        self.partner.finish()
+    }
+}
+
+/// [`Sleepers`] on one core.
 ///
 /// # Errors
 /// If the system refuses.
 pub(crate) fn futex_and_eventfd(core: usize, plan: Batches) -> io::Result<Vec<f64>> {
-    let place = Place::new()?;
-    let path = place.path().join("bell");
-    let shared = SharedBell::open(&path)?;
-    let bell = shared.bell();
-    // Without CLOEXEC: the partner inherits it.
-    let back = eventfd(0, EventfdFlags::empty())?;
     cores::stay_on(&[core])?;
-    let mut partner = Command::new(std::env::current_exe()?);
-    partner.args(["partner", "--eventfd", &back.as_raw_fd().to_string(), "--core", &core.to_string()]);
-    let partner = Process::start("the partner", partner.arg("--bell").arg(&path))?;
-    let ring = || {
-        bell.sequence.fetch_add(1, Ordering::SeqCst);
-        futex::wake(&bell.sequence);
-    };
-    let nanos = plan.run(|| {
-        ring();
-        rustix::io::read(&back, &mut [0_u8; 8]).map(drop)
-    })?;
-    bell.over.store(1, Ordering::SeqCst);
-    ring();
-    partner.finish()?;
+    let sleepers = Sleepers::start(core)?;
+    let nanos = plan.run(|| sleepers.exchange())?;
+    sleepers.finish()?;
     Ok(nanos)
 }
 

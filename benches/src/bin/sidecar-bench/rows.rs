@@ -103,7 +103,8 @@ const PEERS: [Subject; 4] = [Subject::Picows, Subject::Beast, Subject::Fastwebso
 fn end_to_end() -> Vec<EndToEnd> {
     use Placement::{FreeCore, OneCpu, SpinningGateway};
     use Subject::{
-        Epoll, Floor, SocketEpoll, SocketUring, SpinningFloor, TokioUring, Uring, UringPython, Websockets,
+        Epoll, Floor, Relay, SocketEpoll, SocketUring, SpinningFloor, TokioUring, Uring, UringPython,
+        Websockets,
     };
     let row =
         |placement, ours, theirs, sizes, at, target| EndToEnd { placement, ours, theirs, sizes, at, target };
@@ -135,6 +136,11 @@ fn end_to_end() -> Vec<EndToEnd> {
         rows.push(p50(SpinningGateway, socket, Floor, &FEWER[1..], None));
     }
     rows.push(p50(SpinningGateway, SpinningFloor, Floor, &FEWER, None));
+    // What three processes cost at least, with nothing of ours in them.
+    for placement in [OneCpu, SpinningGateway] {
+        rows.push(p50(placement, Uring, Relay, &FEWER, None));
+        rows.push(p50(placement, Relay, Floor, &FEWER, None));
+    }
     rows.push(p50(OneCpu, Uring, TokioUring, &FEWER, None));
     rows
 }

@@ -70,14 +70,16 @@ const IDLE: Duration = Duration::from_secs(5);
 /// Subjects and sizes of each placement.
 fn plan(placement: Placement) -> (Vec<Subject>, &'static [usize]) {
     use Subject::{
-        Beast, Epoll, Fastwebsockets, Floor, Picows, SocketEpoll, SocketUring, SpinningFloor, TokioUring,
-        Tungstenite, Uring, UringPython, Websockets,
+        Beast, Epoll, Fastwebsockets, Floor, Picows, Relay, SocketEpoll, SocketUring, SpinningFloor,
+        TokioUring, Tungstenite, Uring, UringPython, Websockets,
     };
     let peers = [Fastwebsockets, Tungstenite, Beast, Picows];
     let (mut subjects, sizes): (Vec<_>, &[usize]) = match placement {
-        Placement::OneCpu => (vec![Floor, Uring, Epoll, UringPython, TokioUring, Websockets], &rows::SIZES),
+        Placement::OneCpu => {
+            (vec![Floor, Relay, Uring, Epoll, UringPython, TokioUring, Websockets], &rows::SIZES)
+        }
         Placement::SpinningGateway => (
-            vec![Floor, SpinningFloor, SocketUring, SocketEpoll, Uring, UringPython, Websockets],
+            vec![Floor, SpinningFloor, Relay, SocketUring, SocketEpoll, Uring, UringPython, Websockets],
             &rows::FEWER,
         ),
         Placement::FreeCore => (vec![Floor, Uring, Epoll], &rows::FREE),

@@ -37,6 +37,8 @@ pub(crate) enum Subject {
     Floor,
     /// One thread that spins.
     SpinningFloor,
+    /// One thread, blocking, and a process that is woken up for each observation.
+    Relay,
     /// Our drivers, codec and way to wait, without a worker.
     SocketUring,
     SocketEpoll,
@@ -72,6 +74,7 @@ impl Subject {
         match self {
             Self::Floor => "bare blocking client",
             Self::SpinningFloor => "bare spinning client",
+            Self::Relay => "bare client and worker",
             Self::SocketUring => "socket side, uring",
             Self::SocketEpoll => "socket side, epoll",
             Self::Uring => "sidecar, uring",
@@ -107,9 +110,13 @@ impl Subject {
             Self::Uring => return sidecar("uring", Worker::Rust, programs, seating, endpoint, agent),
             Self::Epoll => return sidecar("epoll", Worker::Rust, programs, seating, endpoint, agent),
             Self::UringPython => return sidecar("uring", Worker::Python, programs, seating, endpoint, agent),
-            Self::Floor | Self::SpinningFloor => {
+            Self::Floor | Self::SpinningFloor | Self::Relay => {
                 let mut command = own()?;
-                command.arg(if self == Self::Floor { "floor" } else { "spinning-floor" });
+                command.arg(match self {
+                    Self::SpinningFloor => "spinning-floor",
+                    Self::Relay => "relay",
+                    _ => "floor",
+                });
                 command
             }
             Self::SocketUring | Self::SocketEpoll => {
