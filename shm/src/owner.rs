@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sidecar_core::agent::HEADROOM;
+use sidecar_core::record::MAX_RECORD;
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::Epoch;
 
@@ -110,6 +111,8 @@ pub struct Owner {
     doorbells: Doorbells,
     /// An action was given out and [`Owner::finish_action`] is due.
     pending: Option<Taken>,
+    /// What came with a worker's message, in private memory.
+    record: [u8; MAX_RECORD],
     /// Something waits for delivery that could not be delivered yet.
     behind: bool,
     /// Something found no room in the worker's ring, and nothing has shown since that all of it was said.
@@ -142,6 +145,7 @@ impl Owner {
             ledger,
             seats,
             pending: None,
+            record: [0; MAX_RECORD],
             behind: true,
             crammed: false,
             since,

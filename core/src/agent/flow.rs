@@ -4,7 +4,6 @@
 use super::event::{CloseBy, Disconnect, Event, HangUp, Kind, Notice};
 use super::inbound::{Complete, Stage, Step};
 use super::link::State;
-use super::outbox::Short;
 use super::phase::{Phase, Warmup};
 use super::{Agent, Blocked};
 use crate::agent::place::Memory;
@@ -96,12 +95,12 @@ impl Agent {
                     self.link.proved_useful();
                 }
             }
-            Step::Control(kind, payload) => self.handle_control_frame(now, kind, &payload),
+            Step::Control(kind) => self.handle_control_frame(now, kind),
             // What comes after our close frame is read for the peer's only.
             Step::Data(_) if !self.link.is_usable() => self.inbound.slot = true,
-            Step::Text(_) | Step::TooLarge { .. } if !self.link.is_usable() => {}
-            Step::Text(control) => self.handle_text(now, control),
-            Step::Data(complete) => self.handle_data(now, &complete),
+            Step::Text { .. } | Step::TooLarge { .. } if !self.link.is_usable() => {}
+            Step::Text { readable } => self.handle_text(now, readable),
+            Step::Data(complete) => self.handle_data(now, complete),
             Step::TooLarge { epoch, size } => {
                 self.sessions.message(now);
                 let sequence = self.sessions.observation(epoch, now);
@@ -125,31 +124,34 @@ impl Agent {
         }
     }
 
-    fn handle_control_frame(&mut self, now: Instant, kind: ControlKind, payload: &Short) {
+    /// Out of line, as [`Agent::handle_text`]: the frame path has no room for what is large and rare.
+    #[inline(never)]
+    fn handle_control_frame(&mut self, now: Instant, kind: ControlKind) {
+        let payload = self.inbound.take_control_payload();
         match kind {
-            ControlKind::Close => self.handle_close(now, payload),
+            ControlKind::Close => self.handle_close(now, &payload),
             ControlKind::Pong => self.link.proved_useful(),
             ControlKind::Ping => {
                 self.link.proved_useful();
                 if self.link.is_usable() {
-                    self.outbox.pong(payload);
+                    self.outbox.pong(&payload);
                     self.events.note(Notice::Pinged);
                 }
             }
         }
     }
 
-    fn handle_data(&mut self, now: Instant, complete: &Complete) {
-        let &Complete { epoch, length, moved, first_byte, last_byte } = complete;
+    fn handle_data(&mut self, now: Instant, complete: Complete) {
         self.sessions.message(now);
         self.progress.ready_arrived();
-        let sequence = self.sessions.observation(epoch, first_byte);
-        self.events.push(Event::Observation { epoch, sequence, length, moved, first_byte, last_byte });
+        let sequence = self.sessions.observation(complete.epoch, complete.first_byte);
+        self.events.observation(sequence, complete);
     }
 
-    fn handle_text(&mut self, now: Instant, control: Option<Control>) {
+    #[inline(never)]
+    fn handle_text(&mut self, now: Instant, readable: bool) {
         self.sessions.message(now);
-        match control {
+        match readable.then(|| self.inbound.take_control()).flatten() {
             None => self.events.note(Notice::MalformedControl),
             Some(Control::Unknown { kind }) => self.events.note(Notice::UnknownControl { kind }),
             Some(Control::Ready) => {

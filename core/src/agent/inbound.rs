@@ -19,8 +19,8 @@ use crate::ws::utf8::Utf8;
 use super::config::Limits;
 use super::outbox::Short;
 
-/// What parsing on came to.
-#[expect(clippy::large_enum_variant, reason = "there is no heap to put a control frame's texts on")]
+/// What parsing on came to. Texts stay behind, for [`Inbound::take_control_payload`] and [`Inbound::take_control`]: a
+/// step is made for every frame, and is small.
 pub(super) enum Step {
     /// More bytes are needed.
     Starved,
@@ -28,10 +28,13 @@ pub(super) enum Step {
     NeedSlot,
     /// Something was consumed.
     Went,
-    /// A ping, pong or close, with its payload.
-    Control(ControlKind, Short),
-    /// A text message; `None` when it is no control frame of the tunnel.
-    Text(Option<Control>),
+    /// A ping, pong or close.
+    Control(ControlKind),
+    /// A text message.
+    Text {
+        /// It may be a control frame of the tunnel.
+        readable: bool,
+    },
     /// A data message lies complete in the slot, which is not on offer any more.
     Data(Complete),
     /// A data message had too much payload for a slot.
@@ -41,6 +44,7 @@ pub(super) enum Step {
 }
 
 /// A payload in its slot.
+#[derive(Copy, Clone, Debug)]
 pub(super) struct Complete {
     pub(super) epoch: Epoch,
     pub(super) length: u32,
@@ -165,6 +169,16 @@ impl Inbound {
         self.stage = Stage::Header;
     }
 
+    /// Payload of the control frame that was told last.
+    pub(super) fn take_control_payload(&mut self) -> Short {
+        core::mem::take(&mut self.control)
+    }
+
+    /// The text message that was told last, if it is a control frame of the tunnel.
+    pub(super) fn take_control(&mut self) -> Option<Control> {
+        self.lexer.finish().ok()
+    }
+
     /// Parses on. `session` is the one that is open.
     ///
     /// # Errors
@@ -257,7 +271,7 @@ impl Inbound {
             return Step::Starved;
         }
         self.stage = Stage::Header;
-        Step::Control(kind, core::mem::take(&mut self.control))
+        Step::Control(kind)
     }
 
     fn consume(&mut self, count: usize) {
@@ -372,7 +386,7 @@ impl Inbound {
             Message::None => Step::Went,
             Message::Text { readable } => {
                 self.utf8.finish()?;
-                Step::Text(if readable { self.lexer.finish().ok() } else { None })
+                Step::Text { readable }
             }
             Message::Head { .. } => {
                 // A head that is complete has moved on to another state.

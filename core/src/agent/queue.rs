@@ -5,6 +5,7 @@
 use heapless::Deque;
 
 use super::event::{Event, Notice};
+use super::inbound::Complete;
 
 /// Flow events. A timer is fired with at most [`CROWDED`] waiting and adds up to three; each of `close_session`,
 /// `handle_end` and one of the ending commands can add its own before everything is over.
@@ -14,6 +15,9 @@ const NOTICES: usize = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct Events {
+    /// An observation, which goes before all that is in `flow`: it came when nothing was. An event with texts is some
+    /// hundred bytes that are moved twice; this one comes with each frame.
+    observation: Option<(u64, Complete)>,
     flow: Deque<Event, FLOW>,
     notices: Deque<Notice, NOTICES>,
 }
@@ -29,6 +33,13 @@ impl Events {
         }
     }
 
+    /// The observation with this number lies complete in its slot. Parsing stops at each event of the flow, so that none
+    /// waits now.
+    pub(super) fn observation(&mut self, sequence: u64, complete: Complete) {
+        debug_assert!(!self.has_flow(), "it would overtake what happened before");
+        self.observation = Some((sequence, complete));
+    }
+
     pub(super) fn note(&mut self, notice: Notice) {
         if self.notices.is_full() {
             self.notices.pop_front();
@@ -38,12 +49,20 @@ impl Events {
     }
 
     pub(super) fn pop(&mut self) -> Option<Event> {
-        self.notices.pop_front().map(Event::Notice).or_else(|| self.flow.pop_front())
+        if !self.notices.is_empty() {
+            return self.notices.pop_front().map(Event::Notice);
+        }
+        match self.observation.take() {
+            Some((sequence, Complete { epoch, length, moved, first_byte, last_byte })) => {
+                Some(Event::Observation { epoch, sequence, length, moved, first_byte, last_byte })
+            }
+            None => self.flow.pop_front(),
+        }
     }
 
     /// Something waits that the caller has to act on.
     pub(super) fn has_flow(&self) -> bool {
-        !self.flow.is_empty()
+        self.observation.is_some() || !self.flow.is_empty()
     }
 
     /// The next notice would push one out.

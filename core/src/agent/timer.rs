@@ -53,56 +53,66 @@ impl Timer {
 
 impl Agent {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        Timer::ALL.into_iter().filter_map(|timer| self.deadline(timer)).min()
+        let mut next: Option<Instant> = None;
+        self.deadlines(|_, due| next = Some(next.map_or(due, |next| next.min(due))));
+        next
     }
 
     /// Fires what is due. With events waiting in numbers the rest stays due for the next call.
     pub(super) fn fire_due(&mut self, now: Instant) {
+        if self.next_deadline().is_none_or(|due| due > now) {
+            return;
+        }
         for timer in Timer::ALL {
             if self.events.is_crowded() {
                 return;
             }
-            if self.deadline(timer).is_some_and(|due| due <= now) {
+            // Asked anew each time: one that fires moves others.
+            let mut due = None;
+            self.deadlines(|it, at| due = due.or_else(|| (it == timer).then_some(at)));
+            if due.is_some_and(|due| due <= now) {
                 self.fire(timer, now);
             }
         }
     }
 
-    fn deadline(&self, timer: Timer) -> Option<Instant> {
+    /// Every deadline that there is. Looked at several times a frame, so the state is asked once for all of them.
+    fn deadlines(&self, mut each: impl FnMut(Timer, Instant)) {
         let timers = &self.config.timers;
+        let asked_at = self.progress.asked_at;
+        let mut when = |timer, due: Option<Instant>| due.into_iter().for_each(|due| each(timer, due));
         let open = match &self.link.state {
             State::Waiting { at } => {
-                return (timer == Timer::Dial).then_some(*at).or_else(|| self.ready_due(timer));
+                when(Timer::Dial, Some(*at));
+                return when(Timer::Ready, asked_at.map(|asked| asked + timers.ready_warning));
             }
             State::Dialing { deadline } | State::Upgrading { deadline, .. } => {
-                return (timer == Timer::Connect).then_some(*deadline).or_else(|| self.ready_due(timer));
+                when(Timer::Connect, Some(*deadline));
+                return when(Timer::Ready, asked_at.map(|asked| asked + timers.ready_warning));
             }
-            State::Ended => return None,
+            State::Ended => return,
             State::Open(open) => open,
         };
         if let Some(closing) = &open.closing {
-            return (timer == Timer::Close).then_some(closing.deadline);
+            return when(Timer::Close, Some(closing.deadline));
         }
-        match timer {
-            Timer::Dial | Timer::Connect | Timer::Close => None,
-            Timer::Hold => open.held_until,
-            Timer::Settle => (!open.useful).then(|| open.since + timers.capacity_window),
-            Timer::Ping => (self.blocked.is_none() && !open.pinged).then(|| open.heard + timers.ping_after),
-            Timer::Dead => self.blocked.is_none().then(|| open.heard + timers.dead_after),
-            Timer::BlockedPong => self.blocked.map(|blocked| blocked.next_pong),
-            Timer::Ready => self.ready_due(timer),
-            Timer::Drain => self.progress.drain_until,
-            Timer::Unfreeze if open.held_until.is_none() => {
-                self.config.unfreeze.and_then(|least| self.sessions.unfreeze_at(least))
+        match self.blocked {
+            Some(blocked) => when(Timer::BlockedPong, Some(blocked.next_pong)),
+            None => {
+                when(Timer::Ping, (!open.pinged).then(|| open.heard + timers.ping_after));
+                when(Timer::Dead, Some(open.heard + timers.dead_after));
             }
-            Timer::Unfreeze => None,
-            Timer::Wedge => self.config.wedge_after.and_then(|after| self.sessions.wedged_at(after)),
         }
-    }
-
-    fn ready_due(&self, timer: Timer) -> Option<Instant> {
-        let asked_at = self.progress.asked_at.filter(|_| timer == Timer::Ready)?;
-        Some(asked_at + self.config.timers.ready_warning)
+        when(Timer::Hold, open.held_until);
+        when(Timer::Settle, (!open.useful).then(|| open.since + timers.capacity_window));
+        when(Timer::Ready, asked_at.map(|asked| asked + timers.ready_warning));
+        when(Timer::Drain, self.progress.drain_until);
+        if let Some(least) = self.config.unfreeze.filter(|_| open.held_until.is_none()) {
+            when(Timer::Unfreeze, self.sessions.unfreeze_at(least));
+        }
+        if let Some(after) = self.config.wedge_after {
+            when(Timer::Wedge, self.sessions.wedged_at(after));
+        }
     }
 
     fn fire(&mut self, timer: Timer, now: Instant) {

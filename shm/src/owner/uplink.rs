@@ -114,10 +114,9 @@ impl Owner {
                     break;
                 }
                 patience -= 1;
-                let mut record = [0; record::MAX_RECORD];
-                let handled = match self.seats[seat].link.pop(&mut record) {
+                let handled = match self.seats[seat].link.pop(&mut self.record) {
                     Ok(None) => break,
-                    Ok(Some((descriptor, length))) => self.handle(seat, &descriptor, &record[..length]),
+                    Ok(Some((descriptor, length))) => self.handle(seat, &descriptor, length),
                     Err(poison) => Handled::Nonsense(poison.to_string()),
                 };
                 match handled {
@@ -151,10 +150,11 @@ impl Owner {
         self.bury(seat);
     }
 
-    fn handle(&mut self, seat: usize, descriptor: &Descriptor, record: &[u8]) -> Handled {
+    /// `length`: bytes of [`Owner::record`] that came with it.
+    fn handle(&mut self, seat: usize, descriptor: &Descriptor, length: usize) -> Handled {
         match descriptor.kind {
             Kind::Observation => Handled::Nonsense("it sent an observation".into()),
-            Kind::Record => match record::decode(record) {
+            Kind::Record => match record::decode(&self.record[..length]) {
                 Ok(record) => self.handle_record(seat, record),
                 Err(error) => Handled::Nonsense(format!("it sent a record that is none: {error}")),
             },

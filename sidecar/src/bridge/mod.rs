@@ -231,9 +231,7 @@ impl Bridge {
 
     /// Does what can be done now; `true` when something was, so that the caller asks again.
     pub fn advance(&mut self, now: Instant) -> bool {
-        if self.agent.poll_timeout().is_some_and(|due| due <= now) {
-            self.agent.handle_timeout(now);
-        }
+        self.agent.handle_timeout(now);
         let mut progress = self.offer_slot();
         progress |= self.process(now);
         // Only what was parsed shows whether a byte came from a tunnel that is worth resuming.
