@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use sidecar_core::time::Instant;
-use sidecar_shm::device::{DeviceRing, DeviceSlots};
+use sidecar_shm::device::{Announcement, DeviceRing, DeviceSlots};
 use sidecar_shm::owner::Owner;
 use sidecar_shm::slots::{Copied, SlotIndex};
 
@@ -66,7 +66,8 @@ pub enum AheadError {
 /// See the module's text.
 #[derive(Debug)]
 pub struct AheadCopier {
-    // In the order in which they end: what is queued is done before what it uses goes.
+    // In the order in which they end: nobody is told of it any more, and what is queued is done before what it uses goes.
+    _announced: Announcement,
     stream: OwnedStream,
     event: SharedEvent,
     ring: DeviceMemory,
@@ -123,13 +124,24 @@ impl AheadCopier {
         let ring = DeviceMemory::new(Arc::clone(&context), slots.total()).map_err(AheadError::NoMemory)?;
         let event = SharedEvent::new(Arc::clone(&context)).map_err(refused)?;
         let stream = OwnedStream::new(Arc::clone(&context)).map_err(refused)?;
-        owner.announce_device_ring(&DeviceRing {
+        let announced = owner.announce_device_ring(&DeviceRing {
             gpu: uuid_bytes(&driver, device).map_err(refused)?,
             memory: memory_handle(&context, &ring).map_err(AheadError::NoIpc)?,
             event: event.handle().map_err(AheadError::NoIpc)?,
         });
         let state = State::Works;
-        Ok(Self { stream, event, ring, lock, context, slots, part: PART, begun: None, state })
+        Ok(Self {
+            _announced: announced,
+            stream,
+            event,
+            ring,
+            lock,
+            context,
+            slots,
+            part: PART,
+            begun: None,
+            state,
+        })
     }
 
     /// Copies parts of another size than [`PART`], for measurements.
@@ -137,21 +149,12 @@ impl AheadCopier {
         self.part = bytes;
     }
 
-    /// Waits until everything that was given to it so far is on the device, for measurements.
+    /// Waits until everything that was given to it so far is on the device.
     ///
     /// # Errors
     /// What went wrong with it.
     pub fn wait(&self) -> Result<(), CallError> {
         self.stream.synchronize()
-    }
-
-    /// Ends without giving back what a worker may have open: that is undefined as long as it is (CUDA driver API,
-    /// cuIpcCloseMemHandle), and the end of this process does it for all in the right order. What was given to it so far is
-    /// on the device then.
-    pub fn leave(self) {
-        // Nobody is left to be told of errors.
-        let _ = self.stream.synchronize();
-        core::mem::forget(self);
     }
 
     /// Bytes of the ring on the device.

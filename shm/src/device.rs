@@ -7,6 +7,8 @@
 //!
 //! What the bytes mean is CUDA's business: they are carried, never looked into.
 
+use std::sync::Arc;
+
 use crate::layout::{Layout, device_ring as place};
 use crate::map::Map;
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -65,6 +67,31 @@ pub(crate) fn write(map: &Map, number: u64, ring: &DeviceRing) {
         word(map, index).store(value, Ordering::Relaxed);
     }
     map.word64(place::NUMBER).store(number, Ordering::Release);
+}
+
+/// A ring is announced while this lives. Whoever gives the ring back while the process goes on drops this first; where
+/// the process ends with both, what it wrote is told from its successor's.
+#[must_use = "dropped, it takes back what was announced"]
+#[derive(Debug)]
+pub struct Announcement {
+    map: Arc<Map>,
+    number: u64,
+}
+
+impl Announcement {
+    pub(crate) fn new(map: &Arc<Map>, number: u64, ring: &DeviceRing) -> Self {
+        write(map, number, ring);
+        Self { map: Arc::clone(map), number }
+    }
+}
+
+impl Drop for Announcement {
+    fn drop(&mut self) {
+        // A successor's in the same region stays.
+        if number(&self.map) == self.number {
+            clear(&self.map);
+        }
+    }
 }
 
 /// Number of the ring that there is; 0 for none.
@@ -143,6 +170,21 @@ mod tests {
         }
         clear(&map);
         assert_eq!((number(&map), read(&map)), (0, None));
+    }
+
+    #[test]
+    fn an_announcement_is_taken_back_and_a_successors_stays() {
+        let map = blank(SEATS_AREA);
+        let first = Announcement::new(&map, 1, &ring(3));
+        assert_eq!(number(&map), 1);
+        drop(first);
+        assert_eq!(number(&map), 0);
+        let dead = Announcement::new(&map, 2, &ring(4));
+        let successor = Announcement::new(&map, 3, &ring(5));
+        drop(dead);
+        assert_eq!(read(&map), Some((3, ring(5))));
+        drop(successor);
+        assert_eq!(read(&map), None);
     }
 
     #[test]

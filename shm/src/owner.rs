@@ -33,7 +33,7 @@ use sidecar_core::time::Instant;
 use sidecar_core::tunnel::Epoch;
 
 use crate::clock::{self, Stamps};
-use crate::device::{self, DeviceRing, DeviceSlots};
+use crate::device::{self, Announcement, DeviceRing, DeviceSlots};
 use crate::errors::ErrorLog;
 use crate::journal::{Journal, SeatRecord, Standing};
 use crate::layout::{Geometry, Layout, SEATS, block, control, seat_block};
@@ -210,9 +210,10 @@ impl Owner {
         DeviceSlots::of(&self.parts.layout)
     }
 
-    /// There is a ring on a device, and this is how to open it. To be said before workers attach.
-    pub fn announce_device_ring(&self, ring: &DeviceRing) {
-        device::write(&self.parts.map, self.device_ring_number(), ring);
+    /// There is a ring on a device, and this is how to open it, for as long as what this returns lives. To be said before
+    /// workers attach.
+    pub fn announce_device_ring(&self, ring: &DeviceRing) -> Announcement {
+        Announcement::new(&self.parts.map, self.device_ring_number(), ring)
     }
 
     /// Says, before it is published, whether an observation lies in the device ring, too. It holds until it is said

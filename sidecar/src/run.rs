@@ -20,7 +20,7 @@ use sidecar_shm::clock;
 use sidecar_shm::region::{self, CreateError, Found, Identity, Opened};
 use sidecar_shm::spin::Spin;
 
-use crate::bridge::Bridge;
+use crate::bridge::{Bridge, LastingCopier};
 use crate::cli::RunArgs;
 use crate::config;
 use crate::control::{self, Host, Signalled, WindDown};
@@ -75,13 +75,15 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     tell_found(&opened);
     let huge = args.region.huge.then(|| opened.owner.use_huge_pages());
     // Before workers attach: they look for the ring then.
-    let ahead =
-        gpu.as_ref().filter(|_| args.device_copy).map(|own| AheadCopier::new(own.gpu.ordinal, &opened.owner));
+    let ahead = gpu
+        .as_ref()
+        .filter(|_| args.device_copy)
+        .map(|own| AheadCopier::new(own.gpu.ordinal, &opened.owner).map(LastingCopier::new));
     preflight::tell(&Facts {
         gpu: gpu.as_ref(),
         geometry: settings.geometry,
         huge,
-        ahead: ahead.as_ref().map(|made| made.as_ref().map(AheadCopier::bytes)),
+        ahead: ahead.as_ref().map(|made| made.as_ref().map(|copier| copier.bytes())),
         near: placed,
     });
     let agent = Agent::resume(config, opened.resume.clone(), config::random(), now);
@@ -119,11 +121,7 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     // A control thread that panicked winds nothing down any more.
     let _ = end.send(wind_down);
     let panicked = control.join().is_err();
-    let (outcome, mut bridge) = played?;
-    // It stays if it is somebody else's, or for the next sidecar.
-    if args.worker.is_empty() || outcome == Outcome::Left {
-        bridge.leave_device();
-    }
+    let (outcome, bridge) = played?;
     if panicked {
         return Err(Failure::new(Code::Bug, "the control thread panicked")
             .at(bridge.standing(clock::now(), Some(&outcome))));

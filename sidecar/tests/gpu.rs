@@ -5,9 +5,11 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
+use sidecar_cuda::worker::PinnedWorker;
+use sidecar_shm::worker::{AttachOptions, Event};
 use support::{Gateway, JOB, Region, Running, TOKEN, sidecar, wait_for, with_worker};
 
 /// Beside the test's own program, where cargo puts the libraries of its dependencies.
@@ -64,18 +66,25 @@ impl Machine {
         command
     }
 
-    /// No process of this machine did with the driver what it must not, or left anything behind; and one has ended.
+    /// No process of this machine did with the driver what it must not; and one has ended.
     fn check_rules(&self) -> String {
         let report = fs::read_to_string(self.report()).unwrap();
         assert!(report.contains("calls: cuInit"), "{report}");
-        let wrongs: Vec<_> = report.lines().filter(|line| !line.contains(" calls: ")).collect();
+        let wrongs: Vec<_> = report.lines().filter(|line| line.contains(" violation: ")).collect();
         assert!(wrongs.is_empty(), "{wrongs:?}");
+        report
+    }
+
+    /// The same, and none has left anything to the end of its process.
+    fn check_leaks(&self) -> String {
+        let report = self.check_rules();
+        assert!(!report.contains(" leak: "), "{report}");
         report
     }
 
     /// The same, and no process has made a context.
     fn check(&self) {
-        let report = self.check_rules();
+        let report = self.check_leaks();
         assert!(!report.contains("cuDevicePrimaryCtxRetain"), "the sidecar makes no context:\n{report}");
     }
 
@@ -324,10 +333,12 @@ fn observations_are_copied_ahead_in_parts_and_one_copy_is_counted_for_each_small
         assert!(said.contains(fact), "{fact:?} is missing in:\n{said}");
     }
     machine.check_rules();
+    let left = fs::read_to_string(machine.report()).unwrap();
+    assert!(left.contains("leak: 33554432 bytes of device memory"), "the ring ends with the process: {left}");
     let (copies, records) = (machine.calls("cuMemcpyHtoDAsync_v2"), machine.calls("cuEventRecord"));
     assert!(records >= 1000, "each step was announced: {records}");
     assert!(copies > records, "large ones take several: {copies} for {records}");
-    assert_eq!(machine.calls("cuMemFree_v2"), 1);
+    assert_eq!(machine.calls("cuMemFree_v2"), 0);
 }
 
 #[test]
@@ -349,7 +360,7 @@ fn what_keeps_it_from_copying_ahead_is_said_and_the_game_is_played() {
         assert_eq!((code, &gateway.report()["solved"]), (0, &1.into()), "{config}: {said}");
         assert!(said.contains("device copy: not possible") && said.contains(says), "{config}: {said}");
         assert!(said.contains("page-locked: 0 bytes here"), "{config}: {said}");
-        machine.check_rules();
+        machine.check_leaks();
         assert_eq!(machine.calls("cuMemcpyHtoDAsync_v2"), 0, "{config}");
     }
 }
@@ -378,4 +389,62 @@ fn copying_ahead_needs_a_gpu() {
     let region = Region::new();
     let mut command = machine.main_job("none", &region, "ws://127.0.0.1:9/x");
     fails(command.arg("--device-copy"), &["--device-copy without a GPU", "--gpu"]);
+}
+
+/// Names the region to the process that is this test's worker: the test once more.
+const WORKER_OF: &str = "SIDECAR_TEST_PINNED_WORKER_OF";
+const KEEPS_OPEN: &str = "a_sidecar_that_ends_with_an_error_leaves_the_ring_to_the_worker_that_has_it_open";
+
+/// A worker that goes, damages the region's file, and still has the ring on the device open. Ends when it is killed.
+fn keep_the_ring_open(region: &Path) -> ! {
+    let mut worker = PinnedWorker::attach(region, &AttachOptions::default(), 0).unwrap();
+    assert!(worker.ring_trouble().is_none(), "{:?}", worker.ring_trouble());
+    let observation = loop {
+        match worker.next(None).unwrap() {
+            Event::Warmup => worker.worker().ready().unwrap(),
+            Event::Observation(observation) if observation.device_ring().is_some() => break observation,
+            Event::Observation(observation) => worker.worker().answer(observation, b"").unwrap(),
+            _ => {}
+        }
+    };
+    let arrival = worker.lend(observation).arrival().cloned().expect("it lies on the device");
+    drop(worker);
+    fs::OpenOptions::new().write(true).open(region).unwrap().set_len(0).unwrap();
+    eprintln!("damaged");
+    loop {
+        std::thread::park();
+        core::hint::black_box(&arrival);
+    }
+}
+
+#[test]
+fn a_sidecar_that_ends_with_an_error_leaves_the_ring_to_the_worker_that_has_it_open() {
+    if let Some(region) = std::env::var_os(WORKER_OF) {
+        keep_the_ring_open(region.as_ref());
+    }
+    let machine = Machine::new(19, "devices=1");
+    let region = Region::new();
+    region.expect(&["worker gone", "connection lost"]);
+    let gateway = Gateway::start(&["--cases", "1", "--step-delay", "1ms"]);
+    let mut command = machine.main_job("0", &region, &gateway.endpoint);
+    let sidecar = Running::start(command.args(["--device-copy", "--slots", "4"]));
+    let mut worker = Command::new(std::env::current_exe().unwrap());
+    worker.args(["--exact", KEEPS_OPEN, "--nocapture", "--test-threads=1"]).stdin(Stdio::null());
+    machine.on(&mut worker).env(WORKER_OF, region.path());
+    let mut worker = Running::start(&mut worker);
+    worker.await_stderr("damaged");
+    let mut next = sidecar_worker(&region);
+    let next = Running::start(&mut next);
+    let (code, said) = sidecar.finish();
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("error[region-damaged]: "), "{said}");
+    machine.check_rules();
+    assert_eq!(machine.calls("cuIpcGetMemHandle"), 1);
+    drop((worker, next, gateway));
+}
+
+fn sidecar_worker(region: &Region) -> Command {
+    let mut command = sidecar();
+    command.args(["worker", "--policy", "noop", "--shm"]).arg(region.path());
+    command
 }

@@ -487,6 +487,18 @@ fn a_stream_waits_for_what_has_not_arrived() {
 }
 
 #[test]
+fn a_ring_that_is_given_back_is_announced_no_more() {
+    let mut rig = Rig::new("");
+    assert!(rig.side.attach().device_ring().is_some());
+    let Rig { copier, mut side, simulated, .. } = rig;
+    drop(copier);
+    let seat = side.owner.live_seat().unwrap();
+    side.owner.seat_connection_ended(seat.seat, seat.generation);
+    assert_eq!(side.attach().device_ring(), None);
+    assert_eq!(simulated.wrongs(), NOTHING);
+}
+
+#[test]
 fn a_ring_that_ends_before_the_worker_does_is_a_mistake_that_the_simulated_driver_names() {
     let simulated = Simulated::new("");
     let mut rig = Rig::new("");

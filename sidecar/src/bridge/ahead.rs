@@ -2,6 +2,9 @@
 //!
 //! What goes wrong with it costs the worker a copy of its own and the tunnel nothing.
 
+use core::mem::ManuallyDrop;
+use core::ops::{Deref, DerefMut};
+
 use sidecar_core::agent::Filling;
 use sidecar_core::time::Instant;
 use sidecar_cuda::ahead::AheadCopier;
@@ -9,17 +12,44 @@ use sidecar_shm::slots::SlotIndex;
 
 use super::{Bridge, Incident};
 
+/// A copier whose ring stays on the device until this process ends, however it comes to that: by a result, an error or
+/// a panic. A worker may have it open, and giving it back is undefined as long as it has (CUDA driver API,
+/// cuIpcCloseMemHandle); the end of the process does it for all in the right order.
+#[derive(Debug)]
+pub struct LastingCopier(ManuallyDrop<Box<AheadCopier>>);
+
+impl LastingCopier {
+    /// To be called on what was just made, before anything else can fail.
+    pub fn new(copier: AheadCopier) -> Self {
+        Self(ManuallyDrop::new(Box::new(copier)))
+    }
+}
+
+impl Deref for LastingCopier {
+    type Target = AheadCopier;
+
+    fn deref(&self) -> &AheadCopier {
+        &self.0
+    }
+}
+
+impl DerefMut for LastingCopier {
+    fn deref_mut(&mut self) -> &mut AheadCopier {
+        &mut self.0
+    }
+}
+
+impl Drop for LastingCopier {
+    fn drop(&mut self) {
+        // What was given to it is on the device then; nobody is left to be told of errors.
+        let _ = self.0.wait();
+    }
+}
+
 impl Bridge {
     /// From now on observations are copied to the device of this copier, which was made for this bridge's region.
-    pub fn copy_ahead(&mut self, copier: AheadCopier) {
-        self.ahead = Some(Box::new(copier));
-    }
-
-    /// Before the end of this process: a worker that stays may be reading the device's ring.
-    pub fn leave_device(&mut self) {
-        if let Some(copier) = self.ahead.take() {
-            copier.leave();
-        }
+    pub fn copy_ahead(&mut self, copier: LastingCopier) {
+        self.ahead = Some(copier);
     }
 
     /// Gives the copier what has landed since it was asked last. After the events of a `process`, as the agent wants it.

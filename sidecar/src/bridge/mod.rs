@@ -23,7 +23,6 @@ use sidecar_core::agent::{
 };
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::AgentId;
-use sidecar_cuda::ahead::AheadCopier;
 use sidecar_shm::attach::Candidate;
 use sidecar_shm::layout::RING_CAPACITY;
 use sidecar_shm::owner::{Owner, SeatGrant, SeatInfo, SeatRefused};
@@ -42,6 +41,7 @@ mod standing;
 mod warmup;
 mod worker;
 
+pub use ahead::LastingCopier;
 pub use policy::{FailurePolicy, Rules};
 pub use standing::Standing;
 
@@ -174,7 +174,7 @@ pub struct Bridge {
     /// After a loss: the gateway's window is over then at the latest.
     window_until: Option<Instant>,
     /// `--device-copy`.
-    ahead: Option<Box<AheadCopier>>,
+    ahead: Option<LastingCopier>,
     /// The agent's count of carried bytes, as far as it is in the statistics.
     carried: u64,
     effects: VecDeque<Effect>,

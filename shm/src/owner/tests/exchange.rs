@@ -68,7 +68,7 @@ fn an_observation_says_whether_it_lies_on_the_device_too() {
     assert_eq!((worker.device_ring_number(), worker.device_ring()), (0, None));
     side.observe(1, b"before");
     assert_eq!(observation(&mut worker).device_ring(), None);
-    side.owner.announce_device_ring(&ring);
+    let _announced = side.owner.announce_device_ring(&ring);
     let announced = worker.device_ring().unwrap();
     assert_eq!((announced.number, announced.ring), (worker.device_ring_number(), ring));
     assert_eq!(announced.slots, side.owner.device_slots());
