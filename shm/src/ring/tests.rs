@@ -403,7 +403,13 @@ fn a_peer_that_scribbles_while_we_read_and_write_is_poison_at_worst() {
             }
         });
         let (mut poisons, mut popped) = (0, 0);
-        for round in 0..20_000 {
+        let mut round = 0;
+        // On a busy machine the peer may sleep through any number of rounds.
+        while round < 20_000 || poisons == 0 || popped == 0 {
+            round += 1;
+            if round > 20_000 {
+                std::thread::yield_now();
+            }
             let mut producer = Producer::new(cells.clone());
             let mut consumer = Consumer::new(cells.clone());
             for number in 0..4 {
@@ -415,7 +421,6 @@ fn a_peer_that_scribbles_while_we_read_and_write_is_poison_at_worst() {
             }
         }
         stop.store(1, Ordering::Relaxed);
-        assert!(poisons > 0 && popped > 0, "the peer was heard: {poisons} poisons, {popped} messages");
     });
 }
 

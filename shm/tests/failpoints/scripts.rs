@@ -128,8 +128,8 @@ fn workers(sidecar: &mut Sidecar) {
     sidecar.exchange(Move::Echo);
     sidecar.finish();
     // Another agent id: a session of its own.
+    sidecar.owner.journal().session_closed(true);
     sidecar.owner.close_epoch(Epoch(1));
-    sidecar.owner.journal().session_closed(false);
     sidecar.owner.journal().agent(&AgentId::new("another").unwrap());
     sidecar.owner.journal().warmup_seen();
     sidecar.owner.journal().ready_sent();
