@@ -111,6 +111,7 @@ const ROWS: &[&str] = &[
     "failure policy: reply",
     "fragments with pings in between",
     "fresh agent id on a wedge",
+    "gateway has forgotten the session",
     "instant close on a redial",
     "instant close, first dial",
     "message larger than a slot",

@@ -1,7 +1,7 @@
 //! The faults, and when they come.
 
 use crate::net::Ended;
-use crate::plan::SECOND;
+use crate::plan::{Policy, SECOND};
 use crate::world::{Event, World};
 
 macro_rules! faults {
@@ -106,6 +106,23 @@ impl World {
         if matches!(fault, Fault::Terminate | Fault::JobTerminal | Fault::Drain) && !self.random.once_in(4) {
             return;
         }
+        self.suffer(fault);
+    }
+
+    /// Rolls them when the policy `close` is about to be followed: what it says is swallowed by a cut, or by the death of
+    /// who wanted to say it, or by both.
+    pub(crate) fn perhaps_a_swallowed_close(&mut self) {
+        if self.plan.policy != Policy::Close || self.faults_left == 0 || self.random.once_in(2) {
+            return;
+        }
+        let cut = self.random.pick(&[Fault::SilentUp, Fault::CutForSidecar, Fault::SidecarFuse]);
+        self.suffer(cut);
+        if self.faults_left > 0 && self.random.once_in(2) {
+            self.suffer(Fault::SidecarFuse);
+        }
+    }
+
+    fn suffer(&mut self, fault: Fault) {
         if self.inject(fault) {
             self.faults_left -= 1;
             self.last_fault = self.now;
@@ -226,6 +243,9 @@ impl World {
                 self.gateway_hangs_up(at, Ended::Reset);
                 self.gateway_lost(at, "restart");
             }
+        }
+        if self.random.once_in(3) {
+            return self.gateway_forgets();
         }
         // The window runs from when it is back.
         for tunnel in 0..self.gateway.tunnels.len() {

@@ -336,11 +336,7 @@ impl World {
             self.plan_for(tunnel, delay, Do::NextSession);
         } else if text.contains("\"session_close\"") {
             let session = self.gateway.tunnels[tunnel].session;
-            if let Some(session) = session
-                && text
-                    .replace("\\u000a", "\\n")
-                    .contains(&crate::server::json(&self.oracle.sessions[session].name))
-            {
+            if let Some(session) = session.filter(|session| self.closed_by(&text) == Some(*session)) {
                 self.oracle.sessions[session].forfeited = true;
                 self.end_session(tunnel, "the agent closed the session");
                 self.plan_for(tunnel, MILLI, Do::NextSession);
@@ -387,6 +383,21 @@ impl World {
         if self.gateway.cases[case] == Case::Open {
             self.gateway.cases[case] = Case::Failed(why);
             self.note(|| format!("gateway: case failed: {why}"));
+        }
+    }
+
+    /// It is restarted without what it knew: the agent is one that it has never seen.
+    pub(crate) fn gateway_forgets(&mut self) {
+        for tunnel in 0..self.gateway.tunnels.len() {
+            if self.gateway.tunnels[tunnel].session.is_some() {
+                self.coverage.row("gateway has forgotten the session");
+            }
+            self.end_session(tunnel, "the gateway forgot it");
+            let it = &mut self.gateway.tunnels[tunnel];
+            it.agent.clear();
+            it.window = None;
+            it.generation += 1;
+            it.gone = true;
         }
     }
 
@@ -461,7 +472,7 @@ impl World {
         if due > self.now {
             return self.at(due, Event::CaseTimeout(tunnel, session));
         }
-        self.oracle_stuck(session);
+        self.oracle_stuck(tunnel, session);
         self.gateway.cases[self.oracle.sessions[session].case] = Case::Failed("no progress");
         self.note(|| "gateway: the case makes no progress and is given up".into());
         if self.gateway.tunnels[tunnel].live.is_some() {

@@ -34,6 +34,8 @@ pub(crate) struct Delivery {
     sealed: bool,
     /// It needs no answer: too large, or a worker gave it up.
     pub(crate) excused: bool,
+    /// It is for the failure policy to decide.
+    given_up: bool,
     /// Its receiver died before the next turn.
     doubtful: bool,
     /// It may be what a crash cost.
@@ -62,6 +64,7 @@ impl Delivery {
             consumed_at: 0,
             sealed: false,
             excused: length > SLOT_BYTES as usize,
+            given_up: length > SLOT_BYTES as usize,
             doubtful: false,
             in_flight: false,
             answered: false,
@@ -94,6 +97,10 @@ pub(crate) struct Session {
     epochs: Vec<u32>,
     /// The sidecar had reason to start it anew.
     pub(crate) forfeited: bool,
+    /// Connection on which the sidecar said last that it closes it.
+    close_said_on: Option<usize>,
+    /// The gateway may have opened another one of its name, having heard that.
+    may_be_new: bool,
 }
 
 impl Session {
@@ -110,6 +117,8 @@ impl Session {
             closed_for_sure: false,
             epochs: Vec::new(),
             forfeited: false,
+            close_said_on: None,
+            may_be_new: false,
         }
     }
 }
@@ -258,6 +267,8 @@ impl World {
                 }
             }
             Mark::SessionOpen(session) => {
+                let it = &mut oracle.sessions[session];
+                it.may_be_new |= it.close_said_on == Some(at);
                 let before = oracle.open.replace(session).filter(|before| *before != session);
                 oracle.open_known = true;
                 if let Some(before) = before {
@@ -382,6 +393,11 @@ impl World {
         }
         if frame.opcode == wire::TEXT && frame.payload.windows(7).any(|bytes| bytes == b"\"ready\"") {
             self.sidecar.ready_turn.get_or_insert(self.coverage.turns);
+        }
+        if frame.opcode == wire::TEXT
+            && let Some(session) = self.closed_by(&String::from_utf8_lossy(&frame.payload))
+        {
+            self.oracle.sessions[session].close_said_on = Some(at);
         }
         if frame.opcode != wire::BINARY {
             return;
@@ -553,18 +569,21 @@ impl World {
         }
     }
 
-    /// A session keeps its number, whatever happens to connections and sidecars.
+    /// The session that this text of the sidecar closes.
+    pub(crate) fn closed_by(&self, text: &str) -> Option<usize> {
+        let text = text.contains("\"session_close\"").then(|| text.replace("\\u000a", "\\n"))?;
+        self.oracle.sessions.iter().rposition(|session| text.contains(&crate::server::json(&session.name)))
+    }
+
+    /// A session keeps its number, whatever happens to connections and sidecars. What was closed by the sidecar is not
+    /// opened again before the gateway can have heard that.
     fn known_by(&mut self, session: usize, epoch: u32) {
-        let given_up = self.plan.policy == Policy::Close
-            && (self.plan.worker_timeout.is_some()
-                || self.worker_deaths >= 3
-                || self.oracle.deliveries.iter().any(|it| it.session == session && it.excused));
         let it = &mut self.oracle.sessions[session];
         if it.epochs.contains(&epoch) {
             return;
         }
         it.epochs.push(epoch);
-        if it.epochs.len() > 1 && !it.forfeited && !given_up && !it.name.is_empty() {
+        if it.epochs.len() > 1 && !it.forfeited && !it.may_be_new && !it.name.is_empty() {
             let text = format!("promise 3: session {:?} is known by epochs {:?}", it.name, it.epochs);
             self.fail(text);
         }
@@ -595,7 +614,7 @@ impl World {
                     _ => unseen,
                 };
                 // A survivor still finds in its ring what belongs to a session that was given up.
-                let wanted = !it.excused || (rank == 0 && session.forfeited);
+                let wanted = !it.excused || (rank == 0 && (session.forfeited || it.given_up));
                 let then = it.consumed && (received..=last_byte).contains(&it.consumed_at);
                 it.length == 0 && then && wanted && (it.session == 0) == (epoch == 0) && fits
             };
@@ -614,9 +633,15 @@ impl World {
     }
 
     /// A case made no progress for a long time: is there an explanation?
-    pub(crate) fn oracle_stuck(&mut self, session: usize) {
+    pub(crate) fn oracle_stuck(&mut self, tunnel: usize, session: usize) {
         let it = &self.oracle.sessions[session];
-        if it.forfeited || it.closed || self.sidecar.bad_model || self.terminated {
+        if it.closed || self.sidecar.bad_model || self.terminated {
+            return;
+        }
+        if let Some(number) = self.never_closed(tunnel, session) {
+            return self.fail(format!("observation {number} was given up, and its session is not closed"));
+        }
+        if self.oracle.sessions[session].forfeited {
             return;
         }
         let mut explained = false;
@@ -651,11 +676,27 @@ impl World {
         self.coverage.row("stalled for ever, by a loss in flight");
     }
 
+    /// What the policy `close` decided the gateway learns over whatever connection there is, from a successor too.
+    fn never_closed(&self, tunnel: usize, session: usize) -> Option<usize> {
+        /// Longer than a connection is waited on to prove itself.
+        const TOLD_WITHIN: u64 = 60 * SECOND;
+        let conn = &self.conns[self.gateway.tunnels[tunnel].live?];
+        if self.plan.policy != Policy::Close || conn.faulted || self.now < conn.since + TOLD_WITHIN {
+            return None;
+        }
+        let answered = &self.oracle.sessions[session].answered;
+        let unclosed = |it: &Delivery| {
+            let open = it.session == session && it.started == 0 && !answered[it.step as usize];
+            open && it.given_up && it.sealed && !it.in_flight
+        };
+        self.oracle.deliveries.iter().position(unclosed)
+    }
+
     /// A worker gave up on an observation.
     pub(crate) fn oracle_failed(&mut self, number: usize) {
         self.oracle.deliveries[number].excused = self.plan.policy != Policy::Hold;
-        self.oracle.sessions[self.oracle.deliveries[number].session].forfeited |=
-            self.plan.policy == Policy::Close;
+        self.oracle.deliveries[number].given_up = true;
+        self.perhaps_a_swallowed_close();
         if self.plan.policy == Policy::Reply {
             self.oracle.replies_due += 1;
         }

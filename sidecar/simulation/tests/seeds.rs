@@ -6,9 +6,15 @@ use sidecar_simulation::{Coverage, Stage};
 const SEEDS: u64 = 4_000;
 
 /// Seeds that found a defect once, and what it was.
-const KEPT: [(u64, &str); 2] = [
+const KEPT: [(u64, &str); 5] = [
     (9_477_948_770_907, "a session_close that a silent cut swallowed was never said again"),
+    (746, "the same, and nobody asked again"),
     (281_841, "a session that a dead sidecar had closed was opened again by its successor"),
+    (3_484, "the same"),
+    (
+        15_046_424_101_120,
+        "a sidecar died between two records, in a session that was open and whose observation wanted no answer",
+    ),
 ];
 
 #[test]

@@ -163,8 +163,9 @@ impl Bridge {
         self.waiting.retain(|waiting| waiting.epoch != epoch);
         let dropped = self.outbox.forget(|kept| kept.epoch == epoch);
         self.owner.stats().add(Counter::DroppedActions, dropped);
-        self.owner.close_epoch(epoch);
+        // First: who dies in between must not leave observations that nobody answers in a session that seems open.
         self.owner.journal().session_closed(by == CloseBy::Us);
+        self.owner.close_epoch(epoch);
         self.announcer.close();
     }
 

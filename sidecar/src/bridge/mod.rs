@@ -201,7 +201,9 @@ impl Bridge {
         let slots = geometry.observation_slots as usize;
         let slot_length = (HEADROOM + geometry.observation_bytes) as usize;
         let asked = kept.iter().filter(|held| held.asker == Asker::Gateway);
-        let waiting = asked.map(Waiting::from).collect::<Vec<_>>();
+        let (asked, over): (Vec<&Held>, Vec<&Held>) =
+            asked.partition(|held| agent.is_session_open(held.epoch));
+        let waiting = asked.into_iter().map(Waiting::from).collect::<Vec<_>>();
         let mut bridge = Self {
             agent: Box::new(agent),
             owner,
@@ -224,6 +226,10 @@ impl Bridge {
             carried: 0,
             effects: VecDeque::with_capacity(8),
         };
+        for held in over {
+            // The predecessor died while it closed their session.
+            bridge.owner.close_epoch(held.epoch);
+        }
         bridge.take_up_state();
         bridge.take_up_warmup(kept);
         bridge
