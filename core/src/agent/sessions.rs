@@ -130,6 +130,8 @@ impl Sessions {
     pub(super) fn connection_lost(&mut self) {
         self.watch = None;
         if let Some(action) = &mut self.last_action {
+            // To be sent once more, and not started by then: that has to be due anew.
+            action.resent &= !action.cut;
             action.cut = true;
         }
     }

@@ -349,6 +349,25 @@ fn an_action_that_a_cut_may_have_swallowed_is_sent_once_more() {
     assert_eq!(unfreezes(&rig), 0, "never twice");
 }
 
+/// The gateway may ask again on the next connection, and takes the first answer for the one to that.
+#[test]
+fn an_action_that_was_to_be_sent_once_more_when_a_cut_came_is_due_anew() {
+    let mut rig = frozen();
+    idle(&mut rig, 60);
+    assert_eq!(unfreezes(&rig), 1);
+    for _ in 0..2 {
+        rig.cut_and_redial();
+        idle(&mut rig, 59);
+        assert_eq!(unfreezes(&rig), 0);
+        idle(&mut rig, 1);
+        assert_eq!(unfreezes(&rig), 1);
+    }
+    rig.cut_and_redial();
+    rig.play(&data("s", b"asked again"));
+    idle(&mut rig, 300);
+    assert_eq!(unfreezes(&rig), 0);
+}
+
 #[test]
 fn unfreeze_waits_for_five_times_the_longest_wait() {
     let mut rig = Rig::in_session();

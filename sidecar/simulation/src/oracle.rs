@@ -99,6 +99,8 @@ pub(crate) struct Session {
     pub(crate) forfeited: bool,
     /// Connection on which the sidecar said last that it closes it.
     close_said_on: Option<usize>,
+    /// Connections on which the failure policy answered.
+    replied_on: Vec<usize>,
     /// The gateway may have opened another one of its name, having heard that.
     may_be_new: bool,
 }
@@ -118,6 +120,7 @@ impl Session {
             epochs: Vec::new(),
             forfeited: false,
             close_said_on: None,
+            replied_on: Vec::new(),
             may_be_new: false,
         }
     }
@@ -216,10 +219,13 @@ impl Oracle {
         }
     }
 
-    /// Observations that may hold a slot, at most.
+    /// Observations that may hold a slot, at most. Behind one that a worker is at, others may lie in its ring, whatever
+    /// has become of their session.
     fn pressure(&self) -> usize {
+        let busy = self.rehearsals > 0 || self.deliveries.iter().any(|it| it.views > 0);
         let holds = |it: &&Delivery| {
-            let waits = it.started == 0 && !self.sessions[it.session].closed_for_sure;
+            let lent = busy && it.takers.is_empty();
+            let waits = it.started == 0 && (lent || !self.sessions[it.session].closed_for_sure);
             it.consumed && it.length <= SLOT_BYTES as usize && (it.views > 0 || waits)
         };
         self.deliveries.iter().filter(holds).count() + self.rehearsals
@@ -420,6 +426,9 @@ impl World {
                 return self.fail("a reply of the failure policy without a failure".into());
             }
             self.coverage.row("failure policy: reply");
+            if let Some(session) = self.oracle.sessions.iter_mut().rfind(|session| session.name == name) {
+                session.replied_on.push(at);
+            }
             return;
         }
         let Some(number) = number_in(payload).filter(|_| payload.starts_with(b"ACT\0")) else {
@@ -641,10 +650,12 @@ impl World {
         if let Some(number) = self.never_closed(tunnel, session) {
             return self.fail(format!("observation {number} was given up, and its session is not closed"));
         }
-        if self.oracle.sessions[session].forfeited {
+        let it = &self.oracle.sessions[session];
+        if it.forfeited {
             return;
         }
-        let mut explained = false;
+        // Which observation such a reply was for cannot be seen in it.
+        let mut explained = it.replied_on.iter().any(|at| self.conns[*at].faulted);
         let mut verdict = None;
         for (number, delivery) in self.oracle.deliveries.iter().enumerate() {
             if delivery.session != session || it.answered[delivery.step as usize] {

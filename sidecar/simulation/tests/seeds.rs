@@ -6,7 +6,7 @@ use sidecar_simulation::{Coverage, Stage};
 const SEEDS: u64 = 4_000;
 
 /// Seeds that found a defect once, and what it was.
-const KEPT: [(u64, &str); 5] = [
+const KEPT: [(u64, &str); 6] = [
     (9_477_948_770_907, "a session_close that a silent cut swallowed was never said again"),
     (746, "the same, and nobody asked again"),
     (281_841, "a session that a dead sidecar had closed was opened again by its successor"),
@@ -14,6 +14,10 @@ const KEPT: [(u64, &str); 5] = [
     (
         15_046_424_101_120,
         "a sidecar died between two records, in a session that was open and whose observation wanted no answer",
+    ),
+    (
+        15_551_092_282_325,
+        "an action that was to be sent once more when a cut came was sent as soon as the next connection stood",
     ),
 ];
 

@@ -129,7 +129,7 @@ impl Bridge {
     ) {
         let slot = self.slot.take().expect("the agent completes an observation only in the slot on offer");
         // The session's next observation shows that the action before it arrived.
-        self.outbox.forget(|kept| kept.state == State::Sent && kept.epoch == epoch);
+        self.outbox.forget(|kept| kept.is_past() && kept.epoch == epoch);
         if !self.agent.is_session_open(epoch) {
             // Its session was closed by us while its bytes were still coming: nobody may answer it.
             self.owner.unclaim(slot);
@@ -171,6 +171,7 @@ impl Bridge {
 
     fn disconnected(&mut self, cause: &Disconnect, redial_until: Option<Instant>, now: Instant) {
         self.owner.stats().set(Gauge::Connected, 0);
+        self.outbox.take_back();
         if self.agent.connected_once() {
             self.window_until = redial_until;
         }

@@ -52,6 +52,15 @@ impl Kept {
         &self.buffer[start..MAX_HEAD + self.length]
     }
 
+    /// It was sent, perhaps to be sent once more: the session's next observation shows that it arrived.
+    pub(super) fn is_past(&self) -> bool {
+        self.state == State::Sent || self.waits_again()
+    }
+
+    fn waits_again(&self) -> bool {
+        self.state == State::Waiting && self.resend
+    }
+
     pub(super) fn payload_length(&self) -> u32 {
         u32::try_from(self.length).expect("an action slot's length is a u32")
     }
@@ -105,6 +114,14 @@ impl Outbox {
     /// The oldest action that waits to be sent.
     pub(super) fn waiting(&mut self) -> Option<&mut Kept> {
         self.kept.iter_mut().find(|kept| kept.state == State::Waiting)
+    }
+
+    /// The connection is lost: whether something is to be sent once more over the next one is for the agent to say.
+    pub(super) fn take_back(&mut self) {
+        for kept in self.kept.iter_mut().filter(|kept| kept.waits_again()) {
+            kept.state = State::Sent;
+            kept.resend = false;
+        }
     }
 
     /// Something waits or is on its way.
@@ -164,6 +181,17 @@ mod tests {
         outbox.sending().unwrap().state = State::Sent;
         assert_eq!(outbox.forget(|_| true), 0);
         assert!(outbox.find(7).is_none());
+    }
+
+    #[test]
+    fn what_was_to_be_sent_once_more_waits_for_another_word_after_a_cut_and_what_was_never_sent_does_not() {
+        let mut outbox = outbox_with(b"x");
+        outbox.keep(Epoch(1), 8, 0, Stamps::default(), |_| {});
+        outbox.find(7).unwrap().resend = true;
+        assert!(outbox.find(7).unwrap().is_past() && !outbox.find(8).unwrap().is_past());
+        outbox.take_back();
+        assert_eq!(outbox.waiting().unwrap().sequence, 8);
+        assert!(outbox.find(7).unwrap().is_past());
     }
 
     #[test]
