@@ -6,6 +6,17 @@ use core::time::Duration;
 use crate::time::Instant;
 use crate::tunnel::{Epoch, SessionId};
 
+/// Whether an action is sent once more.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Resend {
+    /// It may be.
+    Not,
+    /// The caller was asked to, and has not started.
+    Asked,
+    /// It was started again: never a third time.
+    Started,
+}
+
 /// The action that was started last.
 #[derive(Copy, Clone, Debug)]
 struct LastAction {
@@ -14,7 +25,7 @@ struct LastAction {
     at: Instant,
     /// The connection that it was started on is gone.
     cut: bool,
-    resent: bool,
+    resend: Resend,
 }
 
 /// After a redial with an open session: is anything coming?
@@ -115,8 +126,9 @@ impl Sessions {
     /// An action's first byte is about to leave.
     pub(super) fn action(&mut self, now: Instant, epoch: Epoch, sequence: u64) {
         if epoch != Epoch(0) {
-            let resent = self.last_action.is_some_and(|last| last.sequence == sequence && last.resent);
-            self.last_action = Some(LastAction { epoch, sequence, at: now, cut: false, resent });
+            let again = self.last_action.filter(|last| last.sequence == sequence);
+            let resend = again.map_or(Resend::Not, |_| Resend::Started);
+            self.last_action = Some(LastAction { epoch, sequence, at: now, cut: false, resend });
         }
     }
 
@@ -130,9 +142,11 @@ impl Sessions {
     pub(super) fn connection_lost(&mut self) {
         self.watch = None;
         if let Some(action) = &mut self.last_action {
-            // To be sent once more, and not started by then: that has to be due anew.
-            action.resent &= !action.cut;
             action.cut = true;
+            if action.resend == Resend::Asked {
+                // Not started by now: it has to be due anew.
+                action.resend = Resend::Not;
+            }
         }
     }
 
@@ -146,7 +160,7 @@ impl Sessions {
     /// When the last action is to be sent once more: it was started before the cut, and nothing has come since.
     pub(super) fn unfreeze_at(&self, least: Duration) -> Option<Instant> {
         let watch = self.watch.filter(|watch| !watch.data_came)?;
-        let action = self.last_action.filter(|action| action.cut && !action.resent)?;
+        let action = self.last_action.filter(|action| action.cut && action.resend == Resend::Not)?;
         self.is_open(action.epoch)
             .then(|| watch.since + least.max(self.longest_wait.saturating_mul(PATIENCE)))
     }
@@ -154,7 +168,7 @@ impl Sessions {
     /// The action to be sent once more; never twice.
     pub(super) fn unfreeze(&mut self) -> Option<(Epoch, u64)> {
         let action = self.last_action.as_mut()?;
-        action.resent = true;
+        action.resend = Resend::Asked;
         Some((action.epoch, action.sequence))
     }
 

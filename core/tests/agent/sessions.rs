@@ -1,6 +1,6 @@
 //! Warm-up, sessions, and what a cut may have swallowed.
 
-use sidecar_core::agent::{CloseBy, Disconnect, End, Event, HangUp, Notice, Phase, Refused};
+use sidecar_core::agent::{CloseBy, DialFailure, Disconnect, End, Event, HangUp, Notice, Phase, Refused};
 use sidecar_core::tunnel::{AgentId, Epoch, Reason, SessionId};
 use sidecar_core::ws::frame::Opcode;
 
@@ -347,6 +347,12 @@ fn an_action_that_a_cut_may_have_swallowed_is_sent_once_more() {
     rig.cut_and_redial();
     idle(&mut rig, 300);
     assert_eq!(unfreezes(&rig), 0, "never twice");
+    rig.end(End::Reset);
+    rig.dial_fails(DialFailure::Refused);
+    rig.pass(secs(1));
+    rig.upgrade();
+    idle(&mut rig, 300);
+    assert_eq!(unfreezes(&rig), 0, "however many dials the way back takes");
 }
 
 /// The gateway may ask again on the next connection, and takes the first answer for the one to that.
