@@ -95,38 +95,46 @@ impl Silent {
     }
 }
 
-#[test]
-fn memory_and_descriptors_are_flat_over_many_frames() {
+/// Plays many cases over one driver.
+fn play_many_frames(io: &str) {
     let frames = times(10_000, 500_000);
     // A case that goes well has 500 steps.
     let cases = (frames / 500).to_string();
-    for io in ["uring", "epoll"] {
-        let region = Region::new();
-        let gateway = Silent::start(&["--cases", &cases]);
-        let mut command = main_job(&region, &format!("ws://{}/tunnel", gateway.endpoint));
-        command.args(FAST).args(["--io", io, "-q"]);
-        with_worker(&mut command, "cartpole");
-        let sidecar = Running::start(&mut command);
-        let seen = || stat(&region).map_or(0, |stat| stat.counter(Counter::FramesIn));
-        wait_for("the first frames", || seen() >= 2000);
-        let before = holdings(&sidecar, &region);
-        let (mut after, mut last) = (before, 0);
-        // It ends soon after.
-        while last < frames - 1000 {
-            let known = last;
-            wait_for("another frame", || {
-                last = seen();
-                last > known
-            });
-            after = holdings(&sidecar, &region);
-        }
-        let (code, said) = sidecar.finish();
-        assert_eq!(code, 0, "{said}");
-        assert_flat(before, after);
-        let report = gateway.report();
-        assert_eq!((&report["solved"], &report["connections"]), (&report["cases"], &1.into()), "{report}");
-        println!("{io}: {} frames in {} cases", frames, report["cases"]);
+    let region = Region::new();
+    let gateway = Silent::start(&["--cases", &cases]);
+    let mut command = main_job(&region, &format!("ws://{}/tunnel", gateway.endpoint));
+    command.args(FAST).args(["--io", io, "-q"]);
+    with_worker(&mut command, "cartpole");
+    let sidecar = Running::start(&mut command);
+    let seen = || stat(&region).map_or(0, |stat| stat.counter(Counter::FramesIn));
+    wait_for("the first frames", || seen() >= 2000);
+    let before = holdings(&sidecar, &region);
+    let (mut after, mut last) = (before, 0);
+    // It ends soon after.
+    while last < frames - 1000 {
+        let known = last;
+        wait_for("another frame", || {
+            last = seen();
+            last > known
+        });
+        after = holdings(&sidecar, &region);
     }
+    let (code, said) = sidecar.finish();
+    assert_eq!(code, 0, "{said}");
+    assert_flat(before, after);
+    let report = gateway.report();
+    assert_eq!((&report["solved"], &report["connections"]), (&report["cases"], &1.into()), "{report}");
+    println!("{io}: {} frames in {} cases", frames, report["cases"]);
+}
+
+/// Both at a time: in lockstep one game leaves most of two processors idle.
+#[test]
+fn memory_and_descriptors_are_flat_over_many_frames() {
+    thread::scope(|scope| {
+        for io in ["uring", "epoll"] {
+            scope.spawn(move || play_many_frames(io));
+        }
+    });
 }
 
 /// Passes bytes on between sidecar and gateway, and cuts the connection when told to.

@@ -338,6 +338,8 @@ async fn inbound(link: &mut Option<Link>) -> Option<Inbound> {
 
 async fn until(time: Option<Instant>) {
     match time {
+        // A timer's tick is a millisecond, and what is due already would wait for the next one.
+        Some(time) if time <= Instant::now() => {}
         Some(time) => sleep_until(time).await,
         None => core::future::pending().await,
     }
