@@ -11,7 +11,7 @@ use sidecar_shm::ring::{Consumer, Producer};
 use sidecar_shm::sync::orders::{Orders, Strong};
 
 use crate::memory::Watched;
-use crate::support::{Bite, NoPostFence, NoWaitFence, explore_bounded, must_fail, pop, push};
+use crate::support::{Bite, InSoak, NoPostFence, NoWaitFence, explore_bounded, must_fail, pop, push};
 use crate::wakeup::Way;
 
 /// The eventfds behind an edge-triggered poll.
@@ -115,12 +115,12 @@ fn worker_and_control<O: Orders + 'static>() {
 
 #[test]
 fn worker_and_control_thread_are_both_heard() {
-    explore_bounded(worker_and_control::<Strong>);
+    explore_bounded(InSoak::Switches(4), worker_and_control::<Strong>);
 }
 
 #[test]
 fn a_dying_and_a_live_worker_are_both_heard() {
-    explore_bounded(|| {
+    explore_bounded(InSoak::Switches(4), || {
         let house = House::new(2);
         let (dying, live) = (house.clone(), house.clone());
         let dying = thread::spawn(move || dying.worker_says::<Strong>(0, 1));

@@ -18,7 +18,7 @@ use sidecar_shm::worker::{Event, Worker};
 
 use crate::gateway::{Heard, Until, opened, ping};
 use crate::stage::{Stage, answers, candidate, dialled, open_region, region_path, thread};
-use crate::support::{Bite, explore_house, must_fail_in_house};
+use crate::support::{Bite, InSoak, explore_house, must_fail_in_house};
 
 /// Plays a model in a thread with room for it.
 pub(crate) fn alone(play: impl Fn() + Send + Sync + Copy + 'static) -> impl Fn() + Send + Sync + 'static {
@@ -203,27 +203,27 @@ fn asked_again(owner: &mut Owner, worker: &mut Worker) -> usize {
 
 #[test]
 fn an_answer_leaves_once_whenever_the_connection_is_cut() {
-    explore_house(alone(redial));
+    explore_house(InSoak::Switches(2), alone(redial));
 }
 
 #[test]
 fn an_answer_leaves_before_its_session_is_replaced_or_never() {
-    explore_house(alone(replaced));
+    explore_house(InSoak::Switches(1), alone(replaced));
 }
 
 #[test]
 fn an_answer_for_a_session_that_is_replaced_over_a_redial_is_dropped() {
-    explore_house(alone(replaced_over_a_redial));
+    explore_house(InSoak::Switches(1), alone(replaced_over_a_redial));
 }
 
 #[test]
 fn the_control_thread_ends_the_loop_while_a_worker_answers() {
-    explore_house(alone(|| stopped(Order::CommandThenBell)));
+    explore_house(InSoak::Switches(2), alone(|| stopped(Order::CommandThenBell)));
 }
 
 #[test]
 fn an_answer_is_sent_or_found_by_the_successor() {
-    explore_house(alone(succeeded));
+    explore_house(InSoak::Switches(3), alone(succeeded));
 }
 
 #[test]

@@ -7,8 +7,8 @@ use sidecar_shm::sync::orders::{Orders, Strong};
 
 use crate::memory::{Atomic, Watched};
 use crate::support::{
-    Bite, RelaxedObserve, RelaxedPublish, RelaxedRelease, RelaxedReuse, explore, explore_bounded, must_fail,
-    pop, pop_waiting, push_waiting,
+    Bite, InSoak, RelaxedObserve, RelaxedPublish, RelaxedRelease, RelaxedReuse, explore, explore_bounded,
+    must_fail, pop, pop_waiting, push_waiting,
 };
 
 fn passes<C: Cells + Clone + Send + 'static, O: Orders + 'static>(cells: C, messages: u64) {
@@ -29,7 +29,7 @@ fn one_cell_passes_messages_whole_and_in_order() {
 
 #[test]
 fn two_cells_pass_messages_whole_and_in_order() {
-    explore_bounded(|| passes::<_, Strong>(Watched::new(2, u32::MAX - 1), 4));
+    explore_bounded(InSoak::Whole, || passes::<_, Strong>(Watched::new(2, u32::MAX - 1), 4));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use crate::gateway::{Until, observation, ping};
 use crate::handoff::{alone, heard};
 use crate::stage::{Stage, answers, candidate, thread};
-use crate::support::{Bite, explore_house, must_fail_in_house};
+use crate::support::{Bite, InSoak, explore_house, must_fail_in_house};
 
 /// When the sidecar is told that the first worker's process is gone.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,12 +79,12 @@ fn changed(told: Told, ends: Ends) {
 
 #[test]
 fn a_successor_answers_what_a_dead_worker_held_and_what_comes_meanwhile() {
-    explore_house(alone(|| changed(Told::AfterItsEnd, Ends::Holding)));
+    explore_house(InSoak::Switches(1), alone(|| changed(Told::AfterItsEnd, Ends::Holding)));
 }
 
 #[test]
 fn a_dead_workers_last_answer_is_taken_before_its_successor_is_asked() {
-    explore_house(alone(|| changed(Told::AfterItsEnd, Ends::Answering)));
+    explore_house(InSoak::Switches(1), alone(|| changed(Told::AfterItsEnd, Ends::Answering)));
 }
 
 #[test]

@@ -20,11 +20,33 @@ pub(crate) fn explore(model: impl Fn() + Send + Sync + 'static) {
     check(loom::model::Builder::new(), model);
 }
 
+/// How far a model is explored in a soak (`SIDECAR_SOAK`): what a core does in two or three minutes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum InSoak {
+    /// With so many forced switches.
+    Switches(usize),
+    /// In every order.
+    Whole,
+}
+
+impl InSoak {
+    /// The bound for a model, of which a test run affords `short`. Loom's own variable comes first.
+    fn bound(self, asked: Option<usize>, short: usize) -> Option<usize> {
+        let soaks = std::env::var_os("SIDECAR_SOAK").is_some();
+        match self {
+            _ if asked.is_some() => asked,
+            _ if !soaks => Some(short),
+            Self::Switches(switches) => Some(switches),
+            Self::Whole => None,
+        }
+    }
+}
+
 /// As [`explore`], for models that have too many orders: those in which threads are switched no more than a few times
-/// while they could go on. Loom's own variable can raise that.
-pub(crate) fn explore_bounded(model: impl Fn() + Send + Sync + 'static) {
+/// while they could go on.
+pub(crate) fn explore_bounded(soak: InSoak, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(SWITCHES));
+    builder.preemption_bound = soak.bound(builder.preemption_bound, SWITCHES);
     check(builder, model);
 }
 
@@ -33,13 +55,13 @@ pub(crate) fn explore_bounded(model: impl Fn() + Send + Sync + 'static) {
 const SWITCHES_IN_A_HOUSE: usize = 1;
 
 /// As [`explore_bounded`], for a whole sidecar with its worker ([`crate::stage`]).
-pub(crate) fn explore_house(model: impl Fn() + Send + Sync + 'static) {
-    check(house(), model);
+pub(crate) fn explore_house(soak: InSoak, model: impl Fn() + Send + Sync + 'static) {
+    check(house(soak), model);
 }
 
-fn house() -> loom::model::Builder {
+fn house(soak: InSoak) -> loom::model::Builder {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(SWITCHES_IN_A_HOUSE));
+    builder.preemption_bound = soak.bound(builder.preemption_bound, SWITCHES_IN_A_HOUSE);
     builder.max_branches = STEPS;
     builder
 }
@@ -86,7 +108,7 @@ impl Bite {
 /// # Panics
 /// If none does, or one fails in another way.
 pub(crate) fn must_fail(bite: Bite, model: impl Fn() + Send + Sync + 'static) {
-    bites(bite, || explore_bounded(model));
+    bites(bite, || explore_bounded(InSoak::Switches(SWITCHES), model));
 }
 
 /// As [`must_fail`], for a whole sidecar with its worker.
@@ -94,7 +116,7 @@ pub(crate) fn must_fail(bite: Bite, model: impl Fn() + Send + Sync + 'static) {
 /// # Panics
 /// As [`must_fail`].
 pub(crate) fn must_fail_in_house(bite: Bite, model: impl Fn() + Send + Sync + 'static) {
-    bites(bite, || house().check(model));
+    bites(bite, || house(InSoak::Switches(SWITCHES_IN_A_HOUSE)).check(model));
 }
 
 fn bites(bite: Bite, explore: impl FnOnce()) {

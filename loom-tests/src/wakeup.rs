@@ -13,8 +13,8 @@ use sidecar_shm::{futex, spin};
 
 use crate::memory::Watched;
 use crate::support::{
-    Bite, NoPostFence, NoStep, NoWaitFence, RelaxedStep, explore, explore_bounded, must_fail, pop, push,
-    push_waiting,
+    Bite, InSoak, NoPostFence, NoStep, NoWaitFence, RelaxedStep, explore, explore_bounded, must_fail, pop,
+    push, push_waiting,
 };
 
 /// A ring and the words of its wake-ups.
@@ -142,12 +142,12 @@ fn a_spinner_that_falls_asleep_hears_one_post() {
 
 #[test]
 fn a_sleeper_hears_each_of_several_posts() {
-    explore_bounded(|| posts::<Strong>(2, 2, Before::Nothing));
+    explore_bounded(InSoak::Switches(5), || posts::<Strong>(2, 2, Before::Nothing));
 }
 
 #[test]
 fn both_sides_wake_each_other() {
-    explore_bounded(|| ping_pong::<Strong>(2, Before::Nothing));
+    explore_bounded(InSoak::Switches(3), || ping_pong::<Strong>(2, Before::Nothing));
 }
 
 #[test]

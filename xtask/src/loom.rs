@@ -8,10 +8,10 @@ use crate::steps::Context;
 /// How far models are explored that have too many orders to go through all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// As each of them says.
+    /// What a minute is enough for.
     Shallow,
-    /// So many forced switches of threads in each.
-    Switches(u32),
+    /// What each of them says that a soak affords.
+    Soak,
 }
 
 /// What the models say about themselves (`loom-tests/src/support.rs`).
@@ -47,7 +47,7 @@ pub(crate) fn run(context: &Context, depth: Depth, limit: Duration) -> Result<()
         .env("CARGO_TARGET_DIR", context.target.join("loom"));
     let tool = match depth {
         Depth::Shallow => tool,
-        Depth::Switches(switches) => tool.env("LOOM_MAX_PREEMPTIONS", switches.to_string()),
+        Depth::Soak => tool.env("SIDECAR_SOAK", "1"),
     };
     let mut count = Count::default();
     context.runner.start_listening(tool)?.finish_reading(limit, |line| count.read(line))?;
