@@ -1,12 +1,13 @@
-//! All steps of `cargo xtask test`, beside each other where that saves time: one that wants all processors, and a few that
-//! want little of them. Each is a process of its own, `cargo xtask step NAME`, so that what outlives it is found under it alone;
-//! its output is shown in one piece when it is done.
+//! All steps of `cargo xtask test` or `cargo xtask soak`, beside each other where that saves time: one that wants all
+//! processors, and a few that want little of them. Each is a process of its own, `cargo xtask step TASK NAME`, so that what
+//! outlives it is found under it alone; its output is shown in one piece when it is done.
 
 use core::time::Duration;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use crate::Task;
 use crate::beside;
 use crate::clock::Stopwatch;
 use crate::orphans;
@@ -35,7 +36,8 @@ struct Started<'a> {
 ///
 /// # Errors
 /// There is no place for their output.
-pub(crate) fn run(context: &Context, steps: &'static [Step<Context>]) -> Result<Report, String> {
+pub(crate) fn run(context: &Context, task: Task) -> Result<Report, String> {
+    let steps = task.steps();
     let before = orphans::list();
     let places = Places(context.target.join("steps"));
     beside::make(&places.0)?;
@@ -51,7 +53,7 @@ pub(crate) fn run(context: &Context, steps: &'static [Step<Context>]) -> Result<
                 false
             }
             Next::Now => {
-                match start(context, step, &places) {
+                match start(context, task, step, &places) {
                     Ok(running) => started.push(Started { step, running, watch: Stopwatch::start() }),
                     Err(reason) => report.push(step.name, Verdict::Failed(reason), Duration::ZERO),
                 }
@@ -72,6 +74,9 @@ pub(crate) fn run(context: &Context, steps: &'static [Step<Context>]) -> Result<
                 Ok(true) => one.running.finish(LIMIT),
                 Err(stop) => Err(stop),
             };
+            // Without a log there is nothing to count, and that is told with the verdict.
+            let said = fs::read_to_string(places.log(one.step)).unwrap_or_default();
+            said.lines().for_each(|line| context.tally.borrow_mut().read(line));
             report.push(one.step.name, verdict(one.step, ended, &places), one.watch.elapsed());
         }
         thread::sleep(LOOK_EVERY);
@@ -108,10 +113,15 @@ fn next(step: &Step<Context>, report: &Report, started: &[Started<'_>]) -> Next 
     if ready && alike < room { Next::Now } else { Next::Later }
 }
 
-fn start<'a>(context: &'a Context, step: &Step<Context>, places: &Places) -> Result<Running<'a>, String> {
+fn start<'a>(
+    context: &'a Context,
+    task: Task,
+    step: &Step<Context>,
+    places: &Places,
+) -> Result<Running<'a>, String> {
     let tool = Tool::new(OURSELVES, &context.root, "mount /proc")
         .shown_as("cargo xtask")
-        .args(["step", step.name])
+        .args(["step", task.name(), step.name])
         .args([places.verdict(step)]);
     beside::start(&context.runner, tool, &places.log(step)).map_err(|stop| match stop {
         Stop::Failed(reason) => reason,
@@ -149,12 +159,8 @@ impl Places {
 ///
 /// # Errors
 /// There is no such step; the file can't be written.
-pub(crate) fn one(
-    context: &Context,
-    steps: &'static [Step<Context>],
-    name: &str,
-    verdict: &Path,
-) -> Result<Report, String> {
+pub(crate) fn one(context: &Context, task: Task, name: &str, verdict: &Path) -> Result<Report, String> {
+    let steps = task.steps();
     let step = steps.iter().find(|step| step.name == name).ok_or("no such step")?;
     if step.takes == Takes::All {
         // Without it everything takes a little longer.

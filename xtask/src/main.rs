@@ -55,7 +55,7 @@ usage: cargo xtask test [--only STEP]... [--list]
   --seconds N     for each target
   --only TARGET   this target; may be repeated
 
-  soak            what takes long, over and over until the time is up
+  soak            what takes long, some steps beside each other, over and over until the time is up
   --minutes N     how long; 30 unless told otherwise
 
   gpu-test        what only a real GPU can show; skipped where there is none
@@ -80,6 +80,17 @@ enum Task {
 }
 
 impl Task {
+    const ALL: [Self; 3] = [Self::Test, Self::Soak, Self::GpuTest];
+
+    /// What the command line calls it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Test => "test",
+            Self::Soak => "soak",
+            Self::GpuTest => "gpu-test",
+        }
+    }
+
     const fn steps(self) -> &'static [plan::Step<Context>] {
         match self {
             Self::Test => STEPS,
@@ -111,6 +122,7 @@ enum Request {
     },
     /// What [`lanes`] asks of this program for each step.
     Step {
+        task: Task,
         name: String,
         verdict: PathBuf,
     },
@@ -134,7 +146,9 @@ fn main() -> ExitCode {
         Ok(Request::Wheel) => build(Context::wheel).unwrap_or_else(|error| refuse(&error)),
         Ok(Request::C) => build(Context::c).unwrap_or_else(|error| refuse(&error)),
         Ok(Request::Test { only }) if only.is_empty() => all().unwrap_or_else(|error| refuse(&error)),
-        Ok(Request::Step { name, verdict }) => step(&name, &verdict).unwrap_or_else(|error| refuse(&error)),
+        Ok(Request::Step { task, name, verdict }) => {
+            step(task, &name, &verdict).unwrap_or_else(|error| refuse(&error))
+        }
         Ok(Request::Test { only }) => test(STEPS, &only).unwrap_or_else(|error| refuse(&error)),
         Ok(Request::GpuTest { only }) => test(gpu::STEPS, &only).unwrap_or_else(|error| refuse(&error)),
         Ok(Request::Soak { only, minutes }) => soaked(&only, minutes).unwrap_or_else(|error| refuse(&error)),
@@ -149,21 +163,20 @@ fn refuse(error: &str) -> ExitCode {
 
 fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
     let mut arguments = arguments.peekable();
-    let task = match arguments.next().as_deref() {
-        Some("test") => Task::Test,
-        Some("soak") => Task::Soak,
-        Some("gpu-test") => Task::GpuTest,
+    let first = arguments.next();
+    let task = match first.as_deref() {
         Some("simulate") => return simulate::Simulate::parse(arguments).map(Request::Simulate),
         Some("bench") => return bench::Bench::parse(arguments).map(Request::Bench),
         Some("fuzz") => return fuzz::Fuzz::parse(arguments).map(Request::Fuzz),
         Some("wheel") => return alone(arguments, Request::Wheel),
         Some("step") => {
-            let mut word = || arguments.next().ok_or("`step` wants a name and a file for the verdict");
-            return Ok(Request::Step { name: word()?, verdict: word()?.into() });
+            let mut word =
+                || arguments.next().ok_or("`step` wants a task, a name and a file for the verdict");
+            return Ok(Request::Step { task: named(&word()?)?, name: word()?, verdict: word()?.into() });
         }
         Some("c") => return alone(arguments, Request::C),
         Some("help" | "--help" | "-h") | None => return Ok(Request::Help),
-        Some(other) => return Err(format!("no task is called `{other}`")),
+        Some(other) => named(other)?,
     };
     let (mut only, mut minutes) = (Vec::new(), soak::MINUTES);
     while let Some(argument) = arguments.next() {
@@ -183,6 +196,11 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Request, String> {
         Task::Soak => Request::Soak { only, minutes },
         Task::GpuTest => Request::GpuTest { only },
     })
+}
+
+fn named(name: &str) -> Result<Task, String> {
+    let task = Task::ALL.into_iter().find(|task| task.name() == name);
+    task.ok_or_else(|| format!("no task is called `{name}`"))
 }
 
 /// A request without arguments.
@@ -208,13 +226,13 @@ fn build(what: fn(&Context) -> Result<PathBuf, runner::Stop>) -> Result<ExitCode
 fn all() -> Result<ExitCode, String> {
     let context = Context::new()?;
     let watch = clock::Stopwatch::start();
-    let report = lanes::run(&context, STEPS)?;
+    let report = lanes::run(&context, Task::Test)?;
     println!("\n== result after {:.0} s\n{report}", watch.elapsed().as_secs_f64());
     Ok(verdict(&report))
 }
 
-fn step(name: &str, file: &Path) -> Result<ExitCode, String> {
-    lanes::one(&Context::new()?, STEPS, name, file).map(|report| verdict(&report))
+fn step(task: Task, name: &str, file: &Path) -> Result<ExitCode, String> {
+    lanes::one(&Context::new()?, task, name, file).map(|report| verdict(&report))
 }
 
 /// Runs the chosen steps one after the other, and prints the table.
@@ -227,11 +245,12 @@ fn test(steps: &'static [plan::Step<Context>], only: &[String]) -> Result<ExitCo
     Ok(verdict(&report))
 }
 
-/// Runs the chosen steps over and over, and prints the last table.
+/// Runs steps over and over, and prints the last table.
 fn soaked(only: &[String], minutes: u32) -> Result<ExitCode, String> {
     let chosen = plan::choose(soak::STEPS, only)?;
     let context = Context::new()?;
-    let (report, times) = soak::run(&context, &chosen, Duration::from_secs(u64::from(minutes) * 60));
+    let beside = if only.is_empty() { soak::Order::Beside } else { soak::Order::OneByOne(&chosen) };
+    let (report, times) = soak::run(&context, &beside, Duration::from_secs(u64::from(minutes) * 60))?;
     println!("\n== result of time {times}\n{report}\n\n{}", context.tally.borrow());
     Ok(verdict(&report))
 }
@@ -271,9 +290,10 @@ mod tests {
         assert_eq!(parsed("gpu-test --list"), Ok(Request::List(Task::GpuTest)));
         assert_eq!(parsed("wheel"), Ok(Request::Wheel));
         assert_eq!(parsed("c"), Ok(Request::C));
-        let step = Request::Step { name: "fmt".into(), verdict: "/t/fmt".into() };
-        assert_eq!(parsed("step fmt /t/fmt"), Ok(step));
-        assert!(parsed("step fmt").unwrap_err().contains("verdict"));
+        let step = Request::Step { task: Task::Soak, name: "loom".into(), verdict: "/t/loom".into() };
+        assert_eq!(parsed("step soak loom /t/loom"), Ok(step));
+        assert!(parsed("step bake loom /t/loom").unwrap_err().contains("`bake`"));
+        assert!(parsed("step test fmt").unwrap_err().contains("verdict"));
         assert!(parsed("c now").unwrap_err().contains("`now`"));
         assert!(parsed("wheel now").unwrap_err().contains("`now`"));
         assert!(parsed("test --only").unwrap_err().contains("--only"));

@@ -9,6 +9,9 @@ use crate::steps::Context;
 /// Schedules of `cargo xtask test`: the same ones each time, in less than two minutes on one core.
 pub(crate) const FIXED: [&str; 4] = ["--first", "1", "--schedules", "200000"];
 
+/// How it is built: each schedule is some thousand steps.
+pub(crate) const PROFILE: &str = "release";
+
 /// On top of the time that was asked for: a build, and the story of a broken seed.
 const SLACK: Duration = Duration::from_secs(30 * 60);
 
@@ -46,7 +49,7 @@ impl Simulate {
     /// What keeps it from running.
     pub(crate) fn run(&self) -> Result<ExitCode, String> {
         let arguments: Vec<_> = self.arguments.iter().map(String::as_str).collect();
-        match run(&Context::new()?, &arguments, SLACK + Duration::from_secs(self.seconds)) {
+        match run(&Context::new()?, PROFILE, &arguments, SLACK + Duration::from_secs(self.seconds)) {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(Stop::Failed(reason)) => Err(reason),
             Err(Stop::Skipped(reason)) => Err(reason.to_owned()),
@@ -56,12 +59,12 @@ impl Simulate {
     }
 }
 
-/// Runs the simulation, optimised.
+/// Runs the simulation, built as a profile of the workspace says.
 ///
 /// # Errors
 /// A broken promise; a build that fails.
-pub(crate) fn run(context: &Context, arguments: &[&str], limit: Duration) -> Result<(), Stop> {
-    let tool = context.cargo_tool(["run", "--release", "--package", "sidecar-simulation", "--"]);
+pub(crate) fn run(context: &Context, profile: &str, arguments: &[&str], limit: Duration) -> Result<(), Stop> {
+    let tool = context.cargo_tool(["run", "--profile", profile, "--package", "sidecar-simulation", "--"]);
     context.runner.run(tool.args(arguments.iter().copied()), limit)
 }
 

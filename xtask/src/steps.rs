@@ -19,6 +19,7 @@ use crate::plan::{Leftovers, Step, Takes};
 use crate::python;
 use crate::runner::{Runner, Stop};
 use crate::simulate;
+use crate::soak;
 use crate::tally::Tally;
 use crate::tool::Tool;
 use crate::unit;
@@ -203,7 +204,7 @@ pub(crate) const STEPS: &[Step<Context>] = &[
         needs: &[],
         leftovers: Leftovers::Fine,
         takes: Takes::Little,
-        run: |context| simulate::run(context, &simulate::FIXED, BUILD_LIMIT),
+        run: |context| simulate::run(context, simulate::PROFILE, &simulate::FIXED, BUILD_LIMIT),
     },
     step("loom", "models of the concurrent code under every interleaving", |context| {
         loom::run(context, loom::Depth::Shallow, BUILD_LIMIT)
@@ -299,9 +300,10 @@ impl Context {
         tool.env("CARGO_TARGET_DIR", &self.target).env("CARGO_INCREMENTAL", incremental)
     }
 
-    /// `cargo test --package ...`, showing what the tests say, with a variable set.
+    /// `cargo test --profile soak --package ...`, showing what the tests say, with a variable set.
     pub(crate) fn run_test(&self, arguments: &[&str], variable: &str, limit: Duration) -> Result<(), Stop> {
-        let tool = self.cargo_tool(["test", "--package"]).args(arguments).args(["--", "--nocapture"]);
+        let tool = self.cargo_tool(["test", "--profile", soak::PROFILE, "--package"]).args(arguments);
+        let tool = tool.args(["--", "--nocapture"]);
         let running = self.runner.start_listening(tool.env(variable, "1"))?;
         running.finish_reading(limit, |line| self.tally.borrow_mut().read(line))
     }
