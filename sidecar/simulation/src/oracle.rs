@@ -695,7 +695,11 @@ impl World {
         if self.plan.policy != Policy::Close || conn.faulted || self.now < conn.since + TOLD_WITHIN {
             return None;
         }
-        let answered = &self.oracle.sessions[session].answered;
+        let Session { answered, may_be_new, .. } = &self.oracle.sessions[session];
+        if *may_be_new {
+            // A second session_open that crossed what we said can't be told from that of a new one, and is followed.
+            return None;
+        }
         let unclosed = |it: &Delivery| {
             let open = it.session == session && it.started == 0 && !answered[it.step as usize];
             open && it.given_up && it.sealed && !it.in_flight
