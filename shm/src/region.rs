@@ -77,6 +77,8 @@ pub struct Opened {
     pub owner: Owner,
     /// What lay under the path.
     pub found: Found,
+    /// Where its pages come from.
+    pub pages: Pages,
     /// What the agent goes on with, for `Agent::resume`, whatever was found. Even if no session goes on, epochs and
     /// sequences do, as long as the file does: a worker that lived through it may still answer an observation of
     /// before, and must not be taken to mean a later one.
@@ -85,6 +87,15 @@ pub struct Opened {
     pub agent: AgentId,
     /// Worth one line of log: why a session or a file was not gone on with.
     pub note: Option<String>,
+}
+
+/// Where the pages of a region come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pages {
+    /// They were allocated for it now.
+    Made,
+    /// They are those of the file that was there, and lie where they lay.
+    Kept,
 }
 
 /// What lay under the path of the region.
@@ -280,7 +291,7 @@ fn fresh(
     let Some(parts) = built.publish_new(path)? else { return Ok(None) };
     let owner = Owner::new(parts, journal, ledger, [None; SEATS], doorbells.clone());
     let (agent, resume) = (identity.agent.clone(), Resume::default());
-    Ok(Some(Opened { owner, found: Found::Fresh, resume, agent, note: None }))
+    Ok(Some(Opened { owner, found: Found::Fresh, pages: Pages::Made, resume, agent, note: None }))
 }
 
 /// Goes on in the file that is there. Its worker stays attached, whatever becomes of the session.
@@ -310,12 +321,13 @@ fn take_over(
     let owner = Owner::new(parts, journal, ledger, seats, doorbells.clone());
     Ok(match session {
         Ok((resume, age)) => {
-            Opened { owner, found: Found::TakenOver { kept: held, age }, resume, agent, note: None }
+            let found = Found::TakenOver { kept: held, age };
+            Opened { owner, found, pages: Pages::Kept, resume, agent, note: None }
         }
         Err(why) => {
             let resume =
                 Resume { epoch: past.main.epoch, next_sequence: past.next_sequence, ..Resume::default() };
-            Opened { owner, found: Found::Replaced { why }, resume, agent, note: None }
+            Opened { owner, found: Found::Replaced { why }, pages: Pages::Kept, resume, agent, note: None }
         }
     })
 }
@@ -380,13 +392,13 @@ fn replace(
     let opened = match session {
         Ok((resume, age)) => {
             let note = Some(format!("the region was made anew: {why}"));
-            Opened { owner, found: Found::TakenOver { kept, age }, resume, agent, note }
+            Opened { owner, found: Found::TakenOver { kept, age }, pages: Pages::Made, resume, agent, note }
         }
         Err(gone) => {
             let note = (gone != why).then(|| format!("the region was made anew: {why}"));
             // No worker of the last file ever gets to this one.
             let resume = Resume::default();
-            Opened { owner, found: Found::Replaced { why: gone }, resume, agent, note }
+            Opened { owner, found: Found::Replaced { why: gone }, pages: Pages::Made, resume, agent, note }
         }
     };
     Ok(Some(opened))

@@ -17,7 +17,7 @@ use sidecar_cuda::ahead::AheadCopier;
 use sidecar_cuda::numa;
 use sidecar_shm::attach::Listener;
 use sidecar_shm::clock;
-use sidecar_shm::region::{self, CreateError, Found, Identity, Opened};
+use sidecar_shm::region::{self, CreateError, Found, Identity, Opened, Pages};
 use sidecar_shm::spin::Spin;
 
 use crate::bridge::{Bridge, LastingCopier};
@@ -37,7 +37,7 @@ mod settings;
 
 use affinity::Affinity;
 use gpu::OwnGpu;
-use preflight::{Facts, Placed};
+use preflight::{Facts, FrameLoopAt, RegionAt};
 use settings::Settings;
 
 /// Runs until the job is over, a signal asks for the end, or nothing more can be done.
@@ -57,18 +57,23 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     // The frame loop and the worker may spin at the same time. Measured before this thread is pinned, which would leave
     // it one core to count.
     let waiting = Waiting { spin: Spin::measure(args.spin, 2), busy: args.busy_poll };
-    let (affinity, placed) = place(args, gpu.as_ref())?;
+    let (affinity, frame_loop_at) = place(args, gpu.as_ref())?;
     let now = clock::now();
     driver::check_busy_poll(args.socket_busy_poll)?;
     let identity = Identity {
         job_endpoint_hash: hash(settings.config.job.as_str(), &settings.target.shown),
         agent: settings.config.agent.clone(),
     };
-    let opened = {
-        // Its pages are allocated here.
-        let near = gpu.as_ref().and_then(|own| own.near.as_ref());
-        let _near = near.and_then(|near| numa::Near::node(near.node).ok());
-        region::create(shm, &settings.geometry, &identity, now).map_err(|error| no_region(shm, &error))?
+    let near = gpu.as_ref().and_then(|own| own.near.as_ref()).map(|near| numa::Near::node(near.node));
+    let opened = region::create(shm, &settings.geometry, &identity, now);
+    // Its pages were allocated, or lie where a predecessor had them.
+    let near = near.map(|near| near.map(drop));
+    let opened = opened.map_err(|error| no_region(shm, &error))?;
+    let region_at = match (near, opened.pages) {
+        (None, _) => RegionAt::Anywhere,
+        (Some(_), Pages::Kept) => RegionAt::AsItWas,
+        (Some(Ok(())), Pages::Made) => RegionAt::Near,
+        (Some(Err(error)), Pages::Made) => RegionAt::Refused(error),
     };
     let mut config = settings.config.clone();
     config.agent = opened.agent.clone();
@@ -84,7 +89,8 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
         geometry: settings.geometry,
         huge,
         ahead: ahead.as_ref().map(|made| made.as_ref().map(|copier| copier.bytes())),
-        near: placed,
+        frame_loop: frame_loop_at,
+        region: region_at,
     });
     let agent = Agent::resume(config, opened.resume.clone(), config::random(), now);
     let Settings { rules, token, .. } = &settings;
@@ -130,17 +136,15 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
 }
 
 /// Puts this thread, which becomes the frame loop, on the core that was asked for, or else near the GPU.
-fn place(args: &RunArgs, gpu: Option<&OwnGpu>) -> Result<(Option<Affinity>, Placed), Failure> {
-    let near = gpu.and_then(|own| own.near.as_ref());
+fn place(args: &RunArgs, gpu: Option<&OwnGpu>) -> Result<(Option<Affinity>, FrameLoopAt), Failure> {
     if let Some(core) = args.cpu {
-        let placed = if near.is_some() { Placed::RegionOnly } else { Placed::Anywhere };
-        return Ok((Some(Affinity::pin(core)?), placed));
+        return Ok((Some(Affinity::pin(core)?), FrameLoopAt::Core));
     }
-    let Some(near) = near else { return Ok((None, Placed::Anywhere)) };
+    let Some(near) = gpu.and_then(|own| own.near.as_ref()) else { return Ok((None, FrameLoopAt::Anywhere)) };
     // A container may have none of those cores: then it runs where it may, and the preflight says so.
     Ok(match Affinity::near(&near.cores) {
-        Ok(affinity) => (Some(affinity), Placed::Near),
-        Err(_) => (None, Placed::Refused),
+        Ok(affinity) => (Some(affinity), FrameLoopAt::Near),
+        Err(error) => (None, FrameLoopAt::Refused(error)),
     })
 }
 

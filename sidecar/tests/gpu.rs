@@ -283,17 +283,24 @@ fn region_and_frame_loop_are_put_near_the_gpu_where_there_is_more_than_one_node(
     let gateway = Gateway::start(&["--cases", "1"]);
     let region = Region::new();
     let mut running = Running::start(&mut machine.main_job("0", &region, &gateway.endpoint));
-    running.await_stderr("the gpu is on node 0, and so are region and frame loop");
+    running.await_stderr("the gpu is on node 0; so is the frame loop; the region is");
+    // What the kernel says to this process it says to the sidecar.
+    let region_is = match sidecar_cuda::numa::Near::node(0) {
+        Ok(_) => "the region is, too".to_owned(),
+        Err(error) => format!("the region is anywhere ({error}); better: numactl"),
+    };
+    running.await_stderr(&region_is);
     let frame_loop = rustix::process::Pid::from_raw(running.pid().cast_signed());
     let placed = rustix::thread::sched_getaffinity(frame_loop).unwrap();
     assert_eq!((0..1024).filter(|core| placed.is_set(*core)).collect::<Vec<_>>(), [core]);
-    running.signal(Signal::TERM);
+    running.signal(Signal::KILL);
     running.finish();
 
-    // A container without any of its cores.
+    // A container without any of its cores, and a region that was allocated before.
+    region.expect(&["connection lost"]);
     machine.file("sys/devices/system/node/node0/cpulist", "1023\n");
     let mut running = Running::start(&mut machine.main_job("0", &region, &gateway.endpoint));
-    running.await_stderr("better: numactl --cpunodebind=0");
+    running.await_stderr("the region is where the last sidecar had it; better: numactl --cpunodebind=0");
     running.signal(Signal::TERM);
     running.finish();
     machine.check();

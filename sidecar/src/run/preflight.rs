@@ -19,21 +19,34 @@ pub(super) struct Facts<'a> {
     pub(super) huge: Option<io::Result<usize>>,
     /// What came of `--device-copy`: bytes of the ring on the GPU; `None`: not asked for.
     pub(super) ahead: Option<Result<usize, &'a AheadError>>,
-    /// Where frame loop and region are.
-    pub(super) near: Placed,
+    pub(super) frame_loop: FrameLoopAt,
+    pub(super) region: RegionAt,
 }
 
-/// Where frame loop and region are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Placed {
-    /// Where the kernel put them.
+/// Where the frame loop is.
+#[derive(Debug)]
+pub(super) enum FrameLoopAt {
+    /// Where the kernel puts it: there is no GPU whose node is known.
     Anywhere,
-    /// Both on the GPU's node.
+    /// On the core of `--cpu`.
+    Core,
+    /// On the GPU's node.
     Near,
-    /// The region on the GPU's node, the frame loop on the core of `--cpu`.
-    RegionOnly,
     /// It was tried, and the kernel refused.
-    Refused,
+    Refused(io::Error),
+}
+
+/// Where the region's pages are.
+#[derive(Debug)]
+pub(super) enum RegionAt {
+    /// Where the kernel put them: there is no GPU whose node is known.
+    Anywhere,
+    /// On the GPU's node, as far as that had room.
+    Near,
+    /// Where a predecessor had them.
+    AsItWas,
+    /// The GPU's node was asked for, and the kernel refused.
+    Refused(io::Error),
 }
 
 /// Says it all. Without a GPU only what was asked for.
@@ -91,12 +104,12 @@ fn lines(facts: &Facts<'_>, limits: &Limits) -> Vec<String> {
         None => {}
     }
     if let Some(own) = facts.gpu {
-        lines.push(numa(own, facts.near));
+        lines.push(numa(own, &facts.frame_loop, &facts.region));
     }
     lines
 }
 
-fn numa(own: &OwnGpu, placed: Placed) -> String {
+fn numa(own: &OwnGpu, frame_loop: &FrameLoopAt, region: &RegionAt) -> String {
     let Some(near) = &own.near else {
         return match (own.nodes, own.gpu.numa_node) {
             (0 | 1, _) => "numa: one node".to_owned(),
@@ -104,18 +117,54 @@ fn numa(own: &OwnGpu, placed: Placed) -> String {
         };
     };
     let node = near.node;
-    match placed {
-        Placed::Near => format!("numa: the gpu is on node {node}, and so are region and frame loop"),
-        Placed::RegionOnly => {
-            format!("numa: the gpu and the region are on node {node}, the frame loop is where --cpu put it")
-        }
-        Placed::Anywhere | Placed::Refused => format!(
-            "numa: the gpu is on node {node}, the kernel let neither region nor frame loop be put there; \
-             better: numactl --cpunodebind={node} --preferred={node}"
-        ),
-    }
+    placement(node, frame_loop, region)
+}
+
+fn placement(node: u32, frame_loop: &FrameLoopAt, region: &RegionAt) -> String {
+    let hint = format!("; better: numactl --cpunodebind={node} --preferred={node}");
+    let (region, region_hint) = match region {
+        RegionAt::Near => ("the region is, too".to_owned(), ""),
+        RegionAt::AsItWas => ("the region is where the last sidecar had it".to_owned(), ""),
+        RegionAt::Anywhere => ("the region is anywhere".to_owned(), &*hint),
+        RegionAt::Refused(error) => (format!("the region is anywhere ({error})"), &*hint),
+    };
+    let (frame_loop, loop_hint) = match frame_loop {
+        FrameLoopAt::Near => ("so is the frame loop".to_owned(), ""),
+        FrameLoopAt::Core => ("the frame loop is where --cpu put it".to_owned(), ""),
+        FrameLoopAt::Anywhere => ("the frame loop is anywhere".to_owned(), &*hint),
+        FrameLoopAt::Refused(error) => (format!("the frame loop is anywhere ({error})"), &*hint),
+    };
+    let hint = if region_hint.is_empty() { loop_hint } else { region_hint };
+    format!("numa: the gpu is on node {node}; {frame_loop}; {region}{hint}")
 }
 
 fn mib(bytes: u64) -> String {
     format!("{} MiB", bytes >> 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_put_near_the_gpu_is_said_to_be_there() {
+        let refused = || io::Error::from_raw_os_error(1);
+        let cases = [
+            (FrameLoopAt::Near, RegionAt::Near, "so is the frame loop; the region is, too", false),
+            (FrameLoopAt::Core, RegionAt::Near, "where --cpu put it; the region is, too", false),
+            (FrameLoopAt::Near, RegionAt::AsItWas, "the region is where the last sidecar had it", false),
+            (
+                FrameLoopAt::Near,
+                RegionAt::Refused(refused()),
+                "so is the frame loop; the region is anywhere (Operation not permitted",
+                true,
+            ),
+            (FrameLoopAt::Refused(refused()), RegionAt::Near, "the frame loop is anywhere (", true),
+        ];
+        for (frame_loop, region, says, better) in cases {
+            let line = placement(3, &frame_loop, &region);
+            assert!(line.starts_with("numa: the gpu is on node 3; ") && line.contains(says), "{line}");
+            assert_eq!(line.contains("better: numactl --cpunodebind=3 --preferred=3"), better, "{line}");
+        }
+    }
 }
