@@ -73,15 +73,27 @@ fn list(text: &str) -> Vec<u32> {
     text.split(',').filter_map(range).flatten().collect()
 }
 
-/// Memory that this thread allocates comes from a node while this lives, if the node has any left.
+/// Memory that this thread allocates comes from a node while this lives, if the node has any left. Then the thread has
+/// the policy of before again, such as what `numactl` gave it.
 #[derive(Debug)]
-pub struct Near(());
+pub struct Near {
+    before: Policy,
+}
+
+/// A thread's memory policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Policy {
+    /// With its flags.
+    mode: c_int,
+    nodes: Mask,
+}
+
+type Mask = [c_ulong; MASK_BITS as usize / c_ulong::BITS as usize];
 
 /// linux/mempolicy.h.
-const MPOL_DEFAULT: c_int = 0;
 const MPOL_PREFERRED: c_int = 1;
-/// Nodes that fit the mask that is used.
-const MASK_BITS: u32 = c_ulong::BITS;
+/// As many nodes as a kernel can have (MAX_NUMNODES, 1 << NODES_SHIFT of at most 10): it gives no policy into fewer.
+const MASK_BITS: u32 = 1024;
 
 impl Near {
     /// From `node`.
@@ -95,25 +107,42 @@ impl Near {
                 format!("node {node} of more than {MASK_BITS}"),
             ));
         }
-        set_policy(MPOL_PREFERRED, 1 << node)?;
-        Ok(Self(()))
+        let before = Policy::current()?;
+        let mut nodes = Mask::default();
+        nodes[(node / c_ulong::BITS) as usize] = 1 << (node % c_ulong::BITS);
+        Policy { mode: MPOL_PREFERRED, nodes }.set()?;
+        Ok(Self { before })
     }
 }
 
 impl Drop for Near {
     fn drop(&mut self) {
-        // The policy that a thread has from its start; it cannot be refused.
-        let _ = set_policy(MPOL_DEFAULT, 0);
+        // It was set once, so that it is refused only if its nodes are gone by now.
+        let _ = self.before.set();
     }
 }
 
-fn set_policy(mode: c_int, mask: c_ulong) -> io::Result<()> {
-    let pointer = if mask == 0 { core::ptr::null() } else { &raw const mask };
-    // One more than there are bits: the kernel takes one off (mm/mempolicy.c).
-    let bits = if mask == 0 { 0 } else { c_ulong::from(MASK_BITS) + 1 };
-    // SAFETY: the mask is valid for the bits told, through the call; the kernel keeps no pointer.
-    let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, pointer, bits) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+/// One more than there are bits: the kernel takes one off (mm/mempolicy.c).
+const MASK_LENGTH: c_ulong = MASK_BITS as c_ulong + 1;
+
+impl Policy {
+    /// This thread's.
+    fn current() -> io::Result<Self> {
+        let (mut mode, mut nodes) = (0, Mask::default());
+        let nowhere = core::ptr::null::<c_ulong>();
+        // SAFETY: the pointers are valid for a number and for as many bits as are told; no address is asked about.
+        let result = unsafe {
+            libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, &raw mut nodes, MASK_LENGTH, nowhere, 0)
+        };
+        if result == 0 { Ok(Self { mode, nodes }) } else { Err(io::Error::last_os_error()) }
+    }
+
+    fn set(&self) -> io::Result<()> {
+        let nodes = &raw const self.nodes;
+        // SAFETY: the mask is valid for the bits told, through the call; the kernel keeps no pointer.
+        let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, self.mode, nodes, MASK_LENGTH) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
 }
 
 #[cfg(test)]
@@ -143,27 +172,24 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_taken_from_a_node_that_is_there_and_only_while_asked_for() {
+    fn memory_is_taken_from_a_node_that_is_there_and_then_as_before() {
+        /// linux/mempolicy.h: none, tied to nodes, spread over nodes.
+        const POLICIES: [c_int; 3] = [0, 2, 3];
+        assert!(Near::node(MASK_BITS).is_err());
         let Some(node) = System::here().nodes().first().copied() else {
             return println!("skipped: this kernel tells no nodes");
         };
-        match Near::node(node) {
-            Ok(near) => {
-                assert_eq!(policy(), MPOL_PREFERRED);
-                drop(near);
-                assert_eq!(policy(), MPOL_DEFAULT);
+        let mut nodes = Mask::default();
+        nodes[(node / c_ulong::BITS) as usize] = 1 << (node % c_ulong::BITS);
+        for mode in POLICIES {
+            let before = Policy { mode, nodes: if mode == 0 { Mask::default() } else { nodes } };
+            if let Err(error) = before.set() {
+                return println!("skipped: memory policies are not to be had here: {error}");
             }
-            Err(error) => println!("skipped: memory policies are not to be had here: {error}"),
+            let near = Near::node(node).unwrap();
+            assert_eq!(Policy::current().unwrap(), Policy { mode: MPOL_PREFERRED, nodes });
+            drop(near);
+            assert_eq!(Policy::current().unwrap(), before);
         }
-        assert!(Near::node(MASK_BITS).is_err());
-    }
-
-    fn policy() -> c_int {
-        let mut mode = -1;
-        let none = core::ptr::null::<c_ulong>();
-        // SAFETY: the pointer is valid for a number; no mask is asked for.
-        let result = unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, none, 0, 0, 0) };
-        assert_eq!(result, 0, "{}", io::Error::last_os_error());
-        mode
     }
 }
