@@ -8,8 +8,9 @@ use cudarc::driver::sys::{CUevent, CUstream};
 
 use crate::code::{CallError, Code};
 use crate::context::{Context, Entered};
+use crate::device::read_back;
 use crate::driver::call;
-use crate::pin::PageLock;
+use crate::pin::Locks;
 
 /// `CU_EVENT_BLOCKING_SYNC` (the waiting thread sleeps) and `CU_EVENT_DISABLE_TIMING` (cheaper), cuda.h.
 const FLAGS: u32 = 1 | 2;
@@ -69,7 +70,7 @@ pub struct Fence {
     /// One behind the last use on each stream.
     events: Vec<(Stream, Event)>,
     /// What the device reads stays locked until it is done: fields are dropped after the wait.
-    lock: Option<Arc<PageLock>>,
+    locks: Locks,
 }
 
 // SAFETY: events are handles that any thread may use at the same time as others.
@@ -85,13 +86,13 @@ impl fmt::Debug for Fence {
 
 impl Fence {
     /// One that nothing is behind yet; it keeps the lock of the memory that will be read.
-    pub(crate) const fn new(context: Arc<Context>, lock: Option<Arc<PageLock>>) -> Self {
-        Self { context, events: Vec::new(), lock }
+    pub(crate) const fn new(context: Arc<Context>, locks: Locks) -> Self {
+        Self { context, events: Vec::new(), locks }
     }
 
-    /// The context that it waits in.
-    pub const fn context(&self) -> &Arc<Context> {
-        &self.context
+    /// What an action for the same observation is copied back by, wherever and whenever that is done.
+    pub fn back(&self) -> Back {
+        Back { context: Arc::clone(&self.context), _locks: self.locks.clone() }
     }
 
     /// Nothing was recorded since the last wait: there is nothing to wait for.
@@ -101,7 +102,7 @@ impl Fence {
 
     /// Where the device sees a host address of the page-locked slots; `None` if it does not.
     pub fn device_address(&self, host: *const u8) -> Option<u64> {
-        self.lock.as_ref()?.device_address(host)
+        self.locks.observations.as_ref()?.device_address(host)
     }
 
     /// Starts the copy of `from` to device memory, and is done after it. No bytes are copied without asking anybody.
@@ -196,6 +197,27 @@ impl Fence {
             let _ = event.destroy(&entered);
         }
         waited
+    }
+}
+
+/// Copies from the device into action slots, which stay locked for as long as this lives.
+#[derive(Clone, Debug)]
+pub struct Back {
+    context: Arc<Context>,
+    _locks: Locks,
+}
+
+impl Back {
+    /// As [`read_back`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn read(&self, from: u64, into: &mut [u8], stream: Stream) -> Result<(), CallError> {
+        // SAFETY: by this function's own contract.
+        unsafe { read_back(&self.context, from, into, stream) }
     }
 }
 

@@ -14,6 +14,7 @@ use cudarc::driver::sys::{
     CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_PORTABLE, CUdevice_attribute as Attribute,
 };
 use rustix::process::{Resource, getrlimit};
+use sidecar_shm::attach::SeatClaim;
 use sidecar_shm::worker::{Observation, SlotMemory, Worker};
 
 use crate::code::{CallError, Code};
@@ -97,7 +98,7 @@ impl fmt::Display for Limits {
     }
 }
 
-/// A region's slots, page-locked for as long as this lives.
+/// Slots of a region, page-locked for as long as this lives.
 #[derive(Debug)]
 pub struct PageLock {
     context: Arc<Context>,
@@ -208,13 +209,23 @@ impl Drop for PageLock {
     }
 }
 
-/// Keeps the slots of a worker page-locked, also when a sidecar made the region anew.
+/// Keeps the slots of a worker page-locked, also when a sidecar made the region anew or gave it another seat.
 #[derive(Debug)]
 pub struct Pin {
     context: Arc<Context>,
-    /// The region that was tried last, and its lock if there is one.
-    tried: Option<(u64, Option<Arc<PageLock>>)>,
+    /// The seat that was tried last: another one, also in the same region, is another mapping.
+    tried: Option<SeatClaim>,
+    locks: Locks,
     rings: Rings,
+}
+
+/// The locks that there are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Locks {
+    /// Of the observation slots.
+    pub(crate) observations: Option<Arc<PageLock>>,
+    /// Of the seat's action slots: actions from the device are copied there.
+    pub(crate) actions: Option<Arc<PageLock>>,
 }
 
 impl Pin {
@@ -234,24 +245,34 @@ impl Pin {
         // A number that is no device's is refused by the driver.
         let device = i32::try_from(device).unwrap_or(i32::MAX);
         let context = Context::primary(driver, device).map_err(PinError::NoContext)?;
-        Ok(Self { context: Arc::new(context), tried: None, rings: Rings::default() })
+        Ok(Self { context: Arc::new(context), tried: None, locks: Locks::default(), rings: Rings::default() })
     }
 
-    /// Locks the slots that the worker has now. To be called after it attached and after each of its events: where
-    /// nothing changed it costs a comparison.
+    /// Locks the slots that the worker has now: for observations, and its seat's for actions. To be called after it
+    /// attached and after each of its events: where nothing changed it costs a comparison.
     ///
     /// # Errors
-    /// See [`PinError`]: said once for a region, whose slots then stay as they are.
+    /// See [`PinError`]: said once for a seat. The slots that it is about, and those that come after, stay as they are.
     pub fn follow(&mut self, worker: &Worker) -> Result<(), PinError> {
-        let region = worker.region_id();
-        if self.tried.as_ref().is_some_and(|(tried, _)| *tried == region) {
+        let seat = worker.seat_claim();
+        if self.tried == Some(seat) {
             return Ok(());
         }
-        // The old region goes first: what reads it still has a hold of its own.
-        self.tried = Some((region, None));
-        let lock = PageLock::new(Arc::clone(&self.context), worker.slot_memory())?;
-        self.tried = Some((region, Some(Arc::new(lock))));
+        self.tried = Some(seat);
+        // The old ones go first: what uses them still has a hold of its own.
+        self.locks = Locks::default();
+        self.locks.observations = Some(self.lock_slots(worker.slot_memory())?);
+        self.locks.actions = Some(self.lock_slots(worker.action_memory())?);
         Ok(())
+    }
+
+    fn lock_slots(&self, memory: SlotMemory) -> Result<Arc<PageLock>, PinError> {
+        PageLock::new(Arc::clone(&self.context), memory).map(Arc::new)
+    }
+
+    /// Whether all slots of the worker are locked.
+    pub(crate) const fn is_locked(&self) -> bool {
+        self.locks.observations.is_some() && self.locks.actions.is_some()
     }
 
     /// Opens the ring on the device that the worker's sidecar copies to, if there is another one than before. As
@@ -270,14 +291,19 @@ impl Pin {
         self.rings.trouble()
     }
 
-    /// The lock of the worker's region; `None` if there is none.
-    pub fn lock(&self) -> Option<&Arc<PageLock>> {
-        self.tried.as_ref()?.1.as_ref()
+    /// The lock of the worker's observation slots; `None` if there is none.
+    pub const fn lock(&self) -> Option<&Arc<PageLock>> {
+        self.locks.observations.as_ref()
     }
 
-    /// A fence for an observation that the worker has now: it holds the lock until the device is done.
+    /// The lock of its seat's action slots.
+    pub const fn action_lock(&self) -> Option<&Arc<PageLock>> {
+        self.locks.actions.as_ref()
+    }
+
+    /// A fence for an observation that the worker has now: it holds the locks until the device is done.
     pub fn fence(&self) -> Fence {
-        Fence::new(Arc::clone(&self.context), self.lock().cloned())
+        Fence::new(Arc::clone(&self.context), self.locks.clone())
     }
 
     /// The context that the slots are locked in.

@@ -56,8 +56,8 @@ impl Pinned {
             State::No(None, why) => State::No(None, why),
             State::Yes(pin) => State::of(pin, worker),
             State::No(Some(pin), why) => match State::of(pin, worker) {
-                // It was tried once for this region, and is not tried again.
-                State::Yes(pin) if pin.lock().is_none() => State::No(Some(pin), why),
+                // It was tried once for this seat, and is not tried again.
+                State::Yes(pin) if !pin.is_locked() => State::No(Some(pin), why),
                 now => now,
             },
         };

@@ -202,7 +202,7 @@ impl Owner {
 
     /// The observation slots as one range, mapped for as long as what this returns lives.
     pub fn slot_memory(&self) -> SlotMemory {
-        SlotMemory::of(&self.parts.map, &self.parts.layout, self.parts.region)
+        SlotMemory::observations(&self.parts.map, &self.parts.layout)
     }
 
     /// How a ring on a device is cut into slots that stand for those of the region.

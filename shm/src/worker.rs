@@ -49,9 +49,7 @@ use sidecar_core::record::{self, ToSidecar, ToWorker};
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::{Epoch, SessionId, clip};
 
-use crate::attach::Refusal;
-#[cfg(feature = "simulation")]
-use crate::attach::SeatClaim;
+use crate::attach::{Refusal, SeatClaim};
 use crate::clock::{self, Stamps};
 use crate::descriptor::Kind;
 use crate::device::Announced;
@@ -450,7 +448,7 @@ impl Worker {
     }
 
     /// Start and length of the memory that holds all observation slots, for page-locking. It stays the same until
-    /// [`Worker::region_id`] changes.
+    /// [`Worker::seat_claim`] changes.
     pub fn observation_memory(&self) -> (*mut u8, usize) {
         let memory = self.attachment.slot_memory();
         (memory.start(), memory.len())
@@ -459,6 +457,12 @@ impl Worker {
     /// The same memory, mapped for as long as what this returns lives.
     pub fn slot_memory(&self) -> SlotMemory {
         self.attachment.slot_memory()
+    }
+
+    /// The memory that holds all action slots of this worker's seat. It stays the same as long as
+    /// that of the observation slots.
+    pub fn action_memory(&self) -> SlotMemory {
+        self.attachment.action_memory()
     }
 
     /// Number of the ring on a device that observations lie in, too; 0 for none. Another one means that the last one
@@ -495,7 +499,6 @@ impl Worker {
     }
 
     /// The seat that this worker says it has when it comes back.
-    #[cfg(feature = "simulation")]
     pub const fn seat_claim(&self) -> SeatClaim {
         self.attachment.claim()
     }

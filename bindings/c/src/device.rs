@@ -8,7 +8,6 @@ use core::ffi::c_void;
 use sidecar_c_agent::border::{Border, Marked};
 use sidecar_c_agent::fence::Checked;
 use sidecar_c_agent::status::{ERR_BUG, ERR_LENGTH, ERR_STATE, ERR_SYSTEM, NOTHING, OK};
-use sidecar_cuda::device::read_back;
 use sidecar_cuda::fence::{Fence, Stream};
 use sidecar_cuda::pinned::Pinned;
 use sidecar_shm::worker::Answered;
@@ -224,10 +223,10 @@ unsafe fn try_answer(
     length: usize,
     stream: Stream,
 ) -> Result<Said, Unsaid> {
-    let context = observation.fence.as_ref().map(Fence::context).ok_or(ERR_STATE)?;
+    let back = observation.fence.as_ref().map(Fence::back).ok_or(ERR_STATE)?;
     let Some(mut slot) = observation.shm()?.try_reserve(length)? else { return Ok(Said::NoRoom) };
     // SAFETY: by this function's own contract.
-    unsafe { read_back(context, from, slot.as_mut_slice(), stream) }?;
+    unsafe { back.read(from, slot.as_mut_slice(), stream) }?;
     Ok(match answer::publish(observation, slot, length)? {
         Answered::Done => Said::Done,
         Answered::NoRoom(_unused) => Said::NoRoom,

@@ -15,7 +15,6 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyMemoryView};
 use sidecar_cuda::code::CallError;
-use sidecar_cuda::device::read_back;
 use sidecar_cuda::fence::{Fence, Stream};
 use sidecar_cuda::ring::Arrival;
 use sidecar_shm::worker::{self, Answered};
@@ -235,8 +234,7 @@ impl Observation {
         action: &Array,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let context = self.due()?.fence.as_ref().map(|fence| Arc::clone(fence.context()));
-        let context = context.ok_or_else(no_gpu)?;
+        let back = self.due()?.fence.as_ref().map(Fence::back).ok_or_else(no_gpu)?;
         let stream = match stream {
             Some(stream) => device::stream(stream)?,
             None => action.stream.unwrap_or(Stream::DEFAULT),
@@ -245,7 +243,7 @@ impl Observation {
         let copied = py.detach(|| {
             // SAFETY: the array is as large as it says, and is borrowed from the caller, as the stream is, to the end of
             // the call.
-            unsafe { read_back(&context, action.start, slot.as_mut_slice(), stream) }
+            unsafe { back.read(action.start, slot.as_mut_slice(), stream) }
         });
         copied.map_err(|error| errors::state(&error.to_string()))?;
         self.send(py, slot).map_err(|(error, _unused)| error)

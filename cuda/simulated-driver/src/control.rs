@@ -5,7 +5,8 @@
 //! | `simulated_cuda_configure(const char *line)` | before `cuInit`; 0, or 1 if the line cannot be read |
 //! | `simulated_cuda_report(char *into, size_t length)` | the report so far; gives its length, writes what fits |
 //!
-//! The report has a line for each fact: `violation: ...`, `leak: ...`, `calls: NAME N`.
+//! The report has a line for each fact: `violation: ...`, `leak: ...`, `calls: NAME N`; a copy whose host side was not
+//! page-locked is counted as `pageable` besides.
 
 use core::ffi::{CStr, c_char};
 use core::fmt::Write as _;

@@ -128,6 +128,11 @@ impl State {
         Err(code)
     }
 
+    /// Counts what is no call of its own.
+    pub(crate) fn count(&mut self, what: &str) {
+        *self.calls.entry(what.to_owned()).or_insert(0) += 1;
+    }
+
     /// How often a call was made.
     pub(crate) fn calls(&self) -> impl Iterator<Item = (&str, u64)> {
         self.calls.iter().map(|(name, count)| (name.as_str(), *count))

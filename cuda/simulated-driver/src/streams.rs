@@ -276,8 +276,7 @@ impl State {
     ) -> Result<(), u32> {
         let pinned = self.check_copy("cuMemcpyHtoDAsync", to, from, length)?;
         self.enqueue("cuMemcpyHtoDAsync", stream, Work::ToDevice { from, to, length })?;
-        // From pageable memory the driver copies before it returns.
-        if pinned { Ok(()) } else { self.finish_stream(stream, "cuMemcpyHtoDAsync") }
+        self.behind_copy(pinned, stream, "cuMemcpyHtoDAsync")
     }
 
     pub(crate) fn copy_to_host(
@@ -289,7 +288,16 @@ impl State {
     ) -> Result<(), u32> {
         let pinned = self.check_copy("cuMemcpyDtoHAsync", from, to, length)?;
         self.enqueue("cuMemcpyDtoHAsync", stream, Work::ToHost { from, to, length })?;
-        if pinned { Ok(()) } else { self.finish_stream(stream, "cuMemcpyDtoHAsync") }
+        self.behind_copy(pinned, stream, "cuMemcpyDtoHAsync")
+    }
+
+    /// Out of pageable memory and into it the driver copies before it returns.
+    fn behind_copy(&mut self, pinned: bool, stream: usize, name: &str) -> Result<(), u32> {
+        if pinned {
+            return Ok(());
+        }
+        self.count("pageable");
+        self.finish_stream(stream, name)
     }
 
     /// Whether the host side is page-locked.

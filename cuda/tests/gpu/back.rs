@@ -37,6 +37,7 @@ fn an_action_is_copied_back_behind_what_computes_it_and_sent() {
         assert_eq!(side.take(), [Said::Action(payload[..length].to_vec())]);
     }
     assert_eq!(side.owner.free_slots(), GEOMETRY.observation_slots);
+    assert_eq!(simulated.calls("pageable"), 0, "action slots are page-locked, too");
     drop((memory, stream, worker));
     assert_eq!(simulated.wrongs(), NOTHING);
 }

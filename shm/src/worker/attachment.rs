@@ -201,7 +201,11 @@ impl Attachment {
     }
 
     pub(super) fn slot_memory(&self) -> SlotMemory {
-        SlotMemory::of(&self.map, &self.layout, self.region_id)
+        SlotMemory::observations(&self.map, &self.layout)
+    }
+
+    pub(super) fn action_memory(&self) -> SlotMemory {
+        SlotMemory::actions(&self.map, &self.layout, self.seat)
     }
 
     /// Number of the sidecar's device ring, 0 for none.
