@@ -417,11 +417,13 @@ fn an_action_that_its_slot_has_no_room_for_is_not_copied() {
 
 #[test]
 fn what_goes_wrong_on_the_stream_is_told_and_nothing_is_sent() {
-    on("fail=cuStreamSynchronize:719", || {
+    let wrongs = violations("fail=cuStreamSynchronize:719:sticky", || {
         let context = Arc::new(Context::primary(Driver::open().unwrap(), 0).unwrap());
         let memory = DeviceMemory::new(context, LARGEST).unwrap();
         refused(memory.start(), LARGEST, null_mut(), ERR_SYSTEM, "CUDA_ERROR_LAUNCH_FAILED");
     });
+    // The context is broken for good: nothing that was queued runs any more, and nothing is given back.
+    assert!(wrongs.iter().all(|wrong| wrong.contains(" leak: ")), "{wrongs:?}");
 }
 
 #[test]
