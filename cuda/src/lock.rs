@@ -3,12 +3,12 @@
 //! The lock files lie in `/dev/shm/sidecar-UID`, a directory of this user alone. (`XDG_RUNTIME_DIR` would be the usual
 //! place; but of two sidecars of one user, one started by hand and one by a service, only one may have it, and the lock
 //! would not meet.) They are `flock`s: the kernel gives them free with the process. The files stay; their text is a pid,
-//! for messages only.
+//! for messages only, and for sharers the N that all of them have to say.
 //!
 //! | file | who has it |
 //! |---|---|
 //! | `UUID.lock` | alone: the one sidecar. Shared: each of those that share |
-//! | `UUID.share-K` | alone: the sharer that has place K of N |
+//! | `UUID.share-K` | alone: the sharer that has place K of N; N is in its text, too |
 //!
 //! It says nothing about other users, other containers, or programs that are no sidecar.
 
@@ -53,6 +53,18 @@ pub enum LockError {
         pids: Vec<u32>,
         /// They share it among each other.
         shared: bool,
+    },
+    /// Others share it among another number.
+    #[error("the GPU {uuid} is shared among {theirs} by the sidecar with pid {pid}, not among {ours}")]
+    OtherShare {
+        /// Which.
+        uuid: String,
+        /// Of one of them.
+        pid: u32,
+        /// Among how many they share it.
+        theirs: u32,
+        /// Among how many it was to be shared.
+        ours: u32,
     },
     /// The directory is not what it has to be: somebody else made it, or let others in.
     #[error("{} is {what}; remove it, or have its owner do so", path.display())]
@@ -154,30 +166,51 @@ fn take(
     Ok(Some(file))
 }
 
-fn write_pid(directory: &(OwnedFd, PathBuf), name: &str, file: &mut File) -> Result<(), LockError> {
+/// Pid, and among how many it shares.
+fn write_holder(
+    directory: &(OwnedFd, PathBuf),
+    name: &str,
+    file: &mut File,
+    among: Option<u32>,
+) -> Result<(), LockError> {
+    let among = among.map(|among| format!(" {among}")).unwrap_or_default();
     let written = (|| {
         file.set_len(0)?;
         file.rewind()?;
-        writeln!(file, "{}", std::process::id())
+        writeln!(file, "{}{among}", std::process::id())
     })();
     written.map_err(|source| LockError::Io { path: directory.1.join(name), source })
 }
 
-/// The pid in a lock file, if the file is locked by somebody.
-fn holder(directory: &(OwnedFd, PathBuf), name: &str) -> Option<u32> {
+/// Who has a lock.
+#[derive(Clone, Copy)]
+struct Holder {
+    pid: u32,
+    /// Among how many it shares.
+    among: Option<u32>,
+}
+
+/// What a lock file says, if the file is locked by somebody.
+fn holder(directory: &(OwnedFd, PathBuf), name: &str) -> Option<Holder> {
     let mut file = open(directory, name, OFlags::empty()).ok()?;
     if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
         return None;
     }
     let mut text = String::new();
     file.read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+    let mut words = text.split_whitespace();
+    let pid = words.next()?.parse().ok()?;
+    Some(Holder { pid, among: words.next().and_then(|among| among.parse().ok()) })
 }
 
-/// Whether they share it, and the pids of those that have it.
-fn holders_of(directory: &(OwnedFd, PathBuf), uuid: &Uuid) -> (bool, Vec<u32>) {
-    let sharers: Vec<u32> =
-        (0..MOST_SHARERS).filter_map(|place| holder(directory, &place_name(uuid, place))).collect();
+/// Those that share it.
+fn sharers(directory: &(OwnedFd, PathBuf), uuid: &Uuid) -> Vec<Holder> {
+    (0..MOST_SHARERS).filter_map(|place| holder(directory, &place_name(uuid, place))).collect()
+}
+
+/// Whether they share it, and who has it.
+fn holders_of(directory: &(OwnedFd, PathBuf), uuid: &Uuid) -> (bool, Vec<Holder>) {
+    let sharers = sharers(directory, uuid);
     if sharers.is_empty() {
         (false, holder(directory, &lock_name(uuid)).into_iter().collect())
     } else {
@@ -221,10 +254,17 @@ impl GpuLock {
             looks += 1;
             let holders = holders_of(&directory, uuid);
             let ending = !holders.1.is_empty()
-                && holders.1.iter().all(|pid| sidecar_shm::is_ending(*pid).unwrap_or(true));
+                && holders.1.iter().all(|holder| sidecar_shm::is_ending(holder.pid).unwrap_or(true));
             if looks >= if ending { ENDING_LOOKS } else { LOOKS } {
-                let (shared, pids) = holders;
-                return Err(LockError::InUse { uuid: uuid.to_string(), pids, shared });
+                let (shared, holders) = holders;
+                let uuid = uuid.to_string();
+                if let Use::Shared(ours) = how
+                    && let Some((pid, theirs)) = other_share(&holders, ours)
+                {
+                    return Err(LockError::OtherShare { uuid, pid, theirs, ours });
+                }
+                let pids = holders.iter().map(|holder| holder.pid).collect();
+                return Err(LockError::InUse { uuid, pids, shared });
             }
             std::thread::sleep(PAUSE);
         }
@@ -235,7 +275,7 @@ impl GpuLock {
         let Some(mut file) = take(directory, &name, FlockOperation::NonBlockingLockExclusive)? else {
             return Ok(None);
         };
-        write_pid(directory, &name, &mut file)?;
+        write_holder(directory, &name, &mut file, None)?;
         Ok(Some(Self { _files: vec![file], place: None }))
     }
 
@@ -246,7 +286,11 @@ impl GpuLock {
         for place in 0..among {
             let name = place_name(uuid, place);
             if let Some(mut own) = take(directory, &name, FlockOperation::NonBlockingLockExclusive)? {
-                write_pid(directory, &name, &mut own)?;
+                write_holder(directory, &name, &mut own, Some(among))?;
+                // Looked at only now: of two that come at once with different numbers, at least one sees the other.
+                if other_share(&sharers(directory, uuid), among).is_some() {
+                    return Ok(None);
+                }
                 return Ok(Some(Self { _files: vec![own, common], place: Some(place) }));
             }
         }
@@ -257,6 +301,12 @@ impl GpuLock {
     pub const fn place(&self) -> Option<u32> {
         self.place
     }
+}
+
+/// Pid and number of one that shares among another number.
+fn other_share(sharers: &[Holder], ours: u32) -> Option<(u32, u32)> {
+    let other = |holder: &Holder| holder.among.filter(|theirs| *theirs != ours);
+    sharers.iter().find_map(|holder| Some((holder.pid, other(holder)?)))
 }
 
 fn lock_name(uuid: &Uuid) -> String {
@@ -317,6 +367,22 @@ mod tests {
         assert_eq!(take(Use::Shared(3)).unwrap().place(), Some(1));
         sharers.clear();
         take(Use::Alone).unwrap();
+    }
+
+    #[test]
+    fn who_would_share_among_another_number_is_refused_by_name() {
+        let base = base();
+        let take = |among| GpuLock::take_in(base.path(), &gpu(1), Use::Shared(among));
+        let first = take(3).unwrap();
+        for ours in [2, 4] {
+            let refused = take(ours).unwrap_err();
+            let says =
+                format!("shared among 3 by the sidecar with pid {}, not among {ours}", std::process::id());
+            assert!(refused.to_string().contains(&says), "{refused}");
+        }
+        assert_eq!(take(3).unwrap().place(), Some(1));
+        drop(first);
+        take(2).unwrap();
     }
 
     #[test]

@@ -76,11 +76,15 @@ pub(super) fn own(args: &RunArgs) -> Result<Option<OwnGpu>, Failure> {
 }
 
 fn in_use(name: &GpuChoice, how: Use, error: &LockError) -> Failure {
-    let code = if matches!(error, LockError::InUse { .. }) { Code::GpuInUse } else { Code::Gpu };
+    let taken = matches!(error, LockError::InUse { .. } | LockError::OtherShare { .. });
+    let code = if taken { Code::GpuInUse } else { Code::Gpu };
     let failure = Failure::new(code, format!("--gpu {name}: it cannot be had")).because(error);
     match (error, how) {
         (LockError::InUse { shared: true, .. }, Use::Shared(among)) => {
             failure.hint(format!("as many as --share-gpu {among} allows are there: choose another --gpu"))
+        }
+        (LockError::OtherShare { theirs, .. }, _) => {
+            failure.hint(format!("start it with --share-gpu {theirs}, or choose another --gpu"))
         }
         (LockError::InUse { .. }, _) => {
             failure.hint("choose another --gpu, or start all that share it with --share-gpu N")
