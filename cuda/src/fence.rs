@@ -122,19 +122,23 @@ impl Fence {
         // SAFETY: source, target and their lives are the caller's promise.
         unsafe { call!(entered.driver(), cuMemcpyHtoDAsync_v2(to, start, from.len(), stream.raw())) }?;
         drop(entered);
-        let recorded = self.record(stream);
-        if recorded.is_err() {
-            // Nothing says when that copy is over: it is waited for now.
-            self.wait_for_stream(stream);
-        }
-        recorded
+        self.record(stream)
     }
 
     /// The device is done only after everything that was put on `stream` so far, and on those named before.
     ///
     /// # Errors
-    /// The driver refuses; then the fence waits for what was recorded before, and for nothing new.
+    /// The driver refuses; then what was put on the stream so far was waited for.
     pub fn record(&mut self, stream: Stream) -> Result<(), CallError> {
+        let recorded = self.try_record(stream);
+        if recorded.is_err() {
+            // Nothing says when that work is over: it is waited for now.
+            self.wait_for_stream(stream);
+        }
+        recorded
+    }
+
+    fn try_record(&mut self, stream: Stream) -> Result<(), CallError> {
         let entered = self.context.enter()?;
         let known = self.events.iter().position(|(other, _)| *other == stream);
         let at = match known {

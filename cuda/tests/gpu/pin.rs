@@ -304,6 +304,23 @@ fn a_failure_in_the_middle_of_a_copy_leaves_nothing_running() {
 }
 
 #[test]
+fn work_of_the_callers_own_that_no_event_can_be_put_behind_is_waited_for() {
+    for call in ["cuEventCreate@1", "cuEventRecord"] {
+        let simulated = Simulated::new(&format!("fail={call}:2"));
+        let mut side = Side::new();
+        let mut worker = pinned(&simulated, &mut side);
+        let (memory, stream) = device(&worker);
+        side.observe(&[9; 16_384]);
+        let mut lent = lent(&mut worker);
+        let waited = simulated.calls("cuStreamSynchronize");
+        lent.used_by(stream.stream()).unwrap_err();
+        assert_eq!(simulated.calls("cuStreamSynchronize"), waited + 1, "{call}");
+        drop((lent, memory, stream, worker));
+        assert_eq!(simulated.wrongs(), NOTHING, "{call}");
+    }
+}
+
+#[test]
 fn a_range_that_cannot_be_given_free_stays_mapped() {
     let simulated = Simulated::new("fail=cuMemHostUnregister:999");
     let mut side = Side::new();
