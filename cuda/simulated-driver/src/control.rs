@@ -47,6 +47,9 @@ fn report() -> String {
         for violation in state.violations() {
             let _ = writeln!(text, "violation: {violation}");
         }
+        for gone in state.memory.unmapped() {
+            let _ = writeln!(text, "violation: {gone}");
+        }
         for leak in state.leaks() {
             let _ = writeln!(text, "leak: {leak}");
         }

@@ -13,6 +13,8 @@ const FIRST: u64 = 0xD000_0000_0000_0000;
 const MAPPED: u64 = 0xE000_0000_0000_0000;
 /// `CU_MEMHOSTREGISTER_DEVICEMAP`.
 const DEVICEMAP: u32 = 2;
+/// `CU_MEMHOSTREGISTER_PORTABLE`.
+const PORTABLE: u32 = 1;
 
 /// A page-locked host range.
 #[derive(Debug)]
@@ -77,6 +79,15 @@ impl Memory {
             format!("{} bytes of {of}device memory at {at:#x}", self.length(*at))
         });
         host.chain(device).collect()
+    }
+
+    /// Registered ranges that are not mapped any more.
+    pub(crate) fn unmapped(&self) -> Vec<String> {
+        let gone = |(start, it): &(&usize, &Registered)| !host::is_mapped(**start, it.length);
+        let say = |(start, it): (&usize, &Registered)| {
+            format!("{} bytes at {start:#x} are registered and not mapped any more", it.length)
+        };
+        self.registered.iter().filter(gone).map(say).collect()
     }
 
     pub(crate) fn bytes_on(&self, device: i32) -> usize {
@@ -154,6 +165,11 @@ impl State {
                 format!("cuMemHostRegister of {length} bytes at {start:#x}, which are not mapped"),
                 INVALID_VALUE,
             );
+        }
+        if flags & PORTABLE == 0 {
+            self.violation(format!(
+                "cuMemHostRegister with flags {flags:#x}: to other contexts of the process it is not page-locked"
+            ));
         }
         if self.memory.is_registered(start, length) != Ok(false) {
             return Err(ALREADY_REGISTERED);

@@ -252,6 +252,7 @@ fn after_the_drivers_first_error_observations_lie_on_the_host_alone() {
         let mut failed = None;
         for round in 0..4 {
             let sent = payload(2 * PART_BYTES, round);
+            let made = rig.simulated.calls("cuEventCreate");
             let copied = rig.observe(&sent, &[PART_BYTES]);
             let lent = lent(&mut worker);
             assert_eq!(lent.arrival().is_some(), copied == Copied::Yes, "{config}, round {round}");
@@ -259,6 +260,12 @@ fn after_the_drivers_first_error_observations_lie_on_the_host_alone() {
             worker.answer(lent, b"").unwrap();
             rig.side.take();
             let trouble = rig.copier.take_trouble();
+            if trouble.is_some() && !config.contains("sticky") {
+                assert!(
+                    rig.simulated.calls("cuEventCreate") > made,
+                    "{config}: what was pending was not taken"
+                );
+            }
             let asked = rig.simulated.calls("cuMemcpyHtoDAsync_v2");
             match failed {
                 None => assert_eq!(copied == Copied::No, trouble.is_some(), "{config}, round {round}"),
