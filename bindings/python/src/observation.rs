@@ -199,18 +199,30 @@ impl Observation {
         }
     }
 
+    /// Without the interpreter: the driver may take its time, above all with memory that is not page-locked.
     fn with_device(
         &self,
+        py: Python<'_>,
         stream: Option<&Bound<'_, PyAny>>,
-        act: impl FnOnce(&worker::Observation, &mut Fence, Stream) -> Result<(), CallError>,
+        act: impl FnOnce(&worker::Observation, &mut Fence, Stream) -> Result<(), CallError> + Send,
     ) -> PyResult<()> {
         self.home.check("Observation")?;
         let stream = stream.map_or(Ok(Stream::DEFAULT), device::stream)?;
-        let mut state = self.lock();
-        let State { lent, fence, .. } = &mut *state;
-        let lent = lent.as_ref().ok_or_else(|| errors::state("the observation's slot was given back"))?;
-        let fence = fence.as_mut().ok_or_else(no_gpu)?;
-        act(lent, fence, stream).map_err(|error| errors::state(&error.to_string()))
+        let done = py.detach(|| {
+            let mut state = self.lock();
+            let State { lent, fence, .. } = &mut *state;
+            // Whoever makes an error has the interpreter, and then no lock.
+            match (lent, fence) {
+                (None, _) => Err(NoDevice::GivenBack),
+                (_, None) => Err(NoDevice::NoGpu),
+                (Some(lent), Some(fence)) => act(lent, fence, stream).map_err(NoDevice::Refused),
+            }
+        });
+        done.map_err(|why| match why {
+            NoDevice::GivenBack => errors::state("the observation's slot was given back"),
+            NoDevice::NoGpu => no_gpu(),
+            NoDevice::Refused(error) => errors::state(&error.to_string()),
+        })
     }
 
     /// One view more; where the bytes are.
@@ -259,6 +271,13 @@ impl Observation {
             parting.end();
         }
     }
+}
+
+/// Why the device does nothing with an observation.
+enum NoDevice {
+    GivenBack,
+    NoGpu,
+    Refused(CallError),
 }
 
 fn no_gpu() -> PyErr {
@@ -360,7 +379,7 @@ impl Observation {
                 self.about.nbytes
             )));
         }
-        self.with_device(stream, |lent, fence, stream| {
+        self.with_device(target.py(), stream, |lent, fence, stream| {
             // SAFETY: the slot is lent until `part`, whose fence is waited for; the array is as large as it says, and
             // lives as long as the user's stream needs it, as everywhere in Python where streams are passed.
             unsafe { fence.copy(lent.payload(), start, stream) }
@@ -369,8 +388,8 @@ impl Observation {
 
     /// The GPU uses the slot in what was put on this stream so far; it is given back only when that is over.
     #[pyo3(signature = (stream=None))]
-    fn used_by(&self, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        self.with_device(stream, |_, fence, stream| fence.record(stream))
+    fn used_by(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        self.with_device(py, stream, |_, fence, stream| fence.record(stream))
     }
 
     /// Where a kernel on the GPU sees the payload, if the slots are page-locked.
