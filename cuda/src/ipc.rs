@@ -11,7 +11,6 @@ use crate::code::{CallError, Code};
 use crate::context::{Context, Entered};
 use crate::device::{DeviceMemory, OwnedStream};
 use crate::driver::call;
-use crate::fence::Stream;
 
 /// `CU_EVENT_DISABLE_TIMING` and `CU_EVENT_INTERPROCESS` (cuda.h; the second wants the first). Who waits for it spins:
 /// what is waited for is a part's copy, which a wake-up would outlast.
@@ -77,18 +76,8 @@ impl SharedEvent {
         unsafe { call!(entered.driver(), cuEventRecord(self.event, stream.stream().raw())) }
     }
 
-    /// What is put on the stream from now on waits for the last record of it. Where that is reached already nothing is
-    /// put on the stream, which would wait for ever if the other process died a moment before.
-    pub(crate) fn hold_back(&self, stream: Stream) -> Result<(), CallError> {
-        let entered = self.context.enter()?;
-        if self.is_reached(&entered)? {
-            return Ok(());
-        }
-        // SAFETY: the event lives, and the stream does by the promise of `Stream::from_raw`; 0 is the only flag.
-        unsafe { call!(entered.driver(), cuStreamWaitEvent(stream.raw(), self.event, 0)) }
-    }
-
-    /// Waits for the last record of it, for as long as a process that lives can need.
+    /// Waits for the last record of it, for as long as a process that lives can need. No stream is ever told to wait for
+    /// it: if the other process dies over the copy, that would be for ever.
     pub(crate) fn wait(&self) -> Result<(), CallError> {
         let entered = self.context.enter()?;
         let started = clock::now();

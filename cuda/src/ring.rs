@@ -11,7 +11,6 @@ use sidecar_shm::worker::{Observation, Worker};
 use crate::code::CallError;
 use crate::context::Context;
 use crate::discovery::{Uuid, uuid_bytes};
-use crate::fence::Stream;
 use crate::ipc::{OpenedMemory, SharedEvent};
 
 /// Why a sidecar's ring on the device cannot be used.
@@ -110,8 +109,8 @@ impl Rings {
     }
 }
 
-/// An observation on the device. The bytes are there once [`Arrival::wait`] returned, or for what is on a stream behind
-/// [`Arrival::hold_back`]; and until the observation is answered or released, or its sidecar ends.
+/// An observation on the device. The bytes are there, for every stream, once [`Arrival::wait`] returned; and until the
+/// observation is answered or released, or its sidecar ends.
 #[derive(Debug, Clone)]
 pub struct Arrival {
     ring: Arc<OpenedRing>,
@@ -134,14 +133,6 @@ impl Arrival {
     #[expect(clippy::len_without_is_empty, reason = "an empty one lies nowhere")]
     pub const fn len(&self) -> usize {
         self.length
-    }
-
-    /// What is put on the stream from now on starts when the bytes are there. Does not wait.
-    ///
-    /// # Errors
-    /// The driver refuses.
-    pub fn hold_back(&self, stream: Stream) -> Result<(), CallError> {
-        self.ring.event.hold_back(stream)
     }
 
     /// Waits until the bytes are there.

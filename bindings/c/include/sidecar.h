@@ -933,10 +933,11 @@ int32_t sidecar_worker_get_arrival_failure(struct sidecar_worker *worker,
 int32_t sidecar_observation_get_arrival(const struct sidecar_observation *observation,
                                         uint64_t *address);
 
-// What is put on this stream from now on (NULL: the default stream) starts when the payload has arrived on the
-// GPU. Does not wait.
+// Waits until the payload has arrived on the GPU, so that what is put on this stream (NULL: the default stream), or
+// on any other, from now on finds it there. It waits for two seconds at most: a sidecar that died over the copy never
+// finishes it, and a stream would wait for ever.
 //
-// Errors: `sidecar_ERR_STATE`, it does not lie there; `sidecar_ERR_SYSTEM`, the driver refused.
+// Errors: `sidecar_ERR_STATE`, it does not lie there; `sidecar_ERR_SYSTEM`, the driver refused, or the sidecar died.
 int32_t sidecar_observation_hold_back(const struct sidecar_observation *observation,
                                       void *stream);
 

@@ -36,10 +36,6 @@ impl DeviceArray {
         Self { observation, arrival, waiting: Mutex::new(None), home }
     }
 
-    fn hold_back(&self, stream: Stream) -> PyResult<()> {
-        self.arrival.hold_back(stream).map_err(refused)
-    }
-
     /// Without the interpreter: a callback in a stream may want it.
     fn await_bytes(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.arrival.wait()).map_err(refused)
@@ -52,12 +48,13 @@ fn refused(error: CallError) -> PyErr {
 
 #[pymethods]
 impl DeviceArray {
-    /// What is put on this stream from now on starts when the bytes are there. Does not wait.
+    /// Waits until the bytes are there, for what is put on this stream from now on; two seconds at most, since a sidecar
+    /// that died over the copy never finishes it.
     #[pyo3(signature = (stream=None))]
-    fn wait(&self, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    fn wait(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         self.home.check("DeviceArray")?;
         let stream = stream.map_or(Ok(Stream::DEFAULT), device::stream)?;
-        self.hold_back(stream)?;
+        self.await_bytes(py)?;
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
         Ok(())
     }
@@ -111,12 +108,9 @@ impl DeviceArray {
         if copy == Some(true) {
             return Err(PyBufferError::new_err("no copy is made on the GPU; copy the tensor"));
         }
-        // -1: the consumer sees to it itself. 0 is not allowed by the protocol, and means the default stream elsewhere.
-        match stream.map_or(Some(LEGACY), |stream| usize::try_from(stream).ok()) {
-            // SAFETY: whoever passes a stream from Python says that it is one.
-            Some(handle) => this.hold_back(unsafe { Stream::from_raw(handle) })?,
-            None => this.await_bytes(slf.py())?,
-        }
+        // Once they are there they are there for every stream, whichever the consumer names.
+        let _ = stream;
+        this.await_bytes(slf.py())?;
         let observation = this.observation.bind(slf.py());
         let hold = Box::new(View::of(observation)?);
         let bytes = core::ptr::without_provenance_mut(this.arrival.address() as usize);

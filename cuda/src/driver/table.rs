@@ -67,7 +67,6 @@ table! {
     fn cuStreamCreate(*mut CUstream, c_uint);
     fn cuStreamDestroy_v2(CUstream);
     fn cuStreamSynchronize(CUstream);
-    fn cuStreamWaitEvent(CUstream, CUevent, c_uint);
     fn cuEventCreate(*mut CUevent, c_uint);
     fn cuEventDestroy_v2(CUevent);
     fn cuEventRecord(CUevent, CUstream);

@@ -121,12 +121,7 @@ fn payloads_lie_on_the_device_byte_for_byte_however_they_arrived() {
         assert_eq!(rig.observe(&sent, cuts), Copied::Yes);
         let lent = lent(&mut worker);
         assert!(lent.payload() == sent, "on the host, too");
-        let arrival = lent.arrival().unwrap();
-        if at % 2 == 0 {
-            arrival.hold_back(own.stream()).unwrap();
-        } else {
-            arrival.wait().unwrap();
-        }
+        lent.arrival().unwrap().wait().unwrap();
         assert!(on_device(&worker, &lent, own.stream()) == sent, "{length} bytes, cut at {cuts:?}");
         worker.answer(lent, b"action").unwrap();
         rig.side.take();
@@ -187,7 +182,7 @@ fn what_never_became_whole_leaves_nothing_in_what_comes_after() {
         rig.land(slot, first_byte, &sent, &[7 * PART_BYTES]);
         assert_eq!(rig.publish(slot, first_byte, LARGEST), Copied::Yes);
         let lent = lent(&mut worker);
-        lent.arrival().unwrap().hold_back(own.stream()).unwrap();
+        lent.arrival().unwrap().wait().unwrap();
         assert!(on_device(&worker, &lent, own.stream()) == sent, "told: {told}");
         worker.answer(lent, b"").unwrap();
         rig.side.take();
@@ -399,7 +394,7 @@ fn a_successor_of_the_sidecar_has_a_ring_of_its_own() {
     });
     let arrival = next.arrival().unwrap();
     assert_ne!(arrival.address(), old);
-    arrival.hold_back(own.stream()).unwrap();
+    arrival.wait().unwrap();
     assert!(on_device(&worker, &next, own.stream()) == sent);
     assert_eq!(simulated.calls("cuIpcCloseMemHandle"), 0, "what is held keeps the old one open");
     drop(held);
@@ -439,7 +434,7 @@ fn a_region_made_anew_has_a_ring_of_its_own_under_the_same_number() {
     let own = stream(&worker);
     let arrival = next.arrival().unwrap();
     assert_ne!(arrival.address(), old, "the old ring is another sidecar's");
-    arrival.hold_back(own.stream()).unwrap();
+    arrival.wait().unwrap();
     assert!(on_device(&worker, &next, own.stream()) == sent);
     drop((held, next, own, worker));
     assert_eq!(simulated.wrongs(), NOTHING);
@@ -461,8 +456,6 @@ fn a_copy_that_its_sidecar_died_over_is_not_waited_for_without_end() {
     // What has arrived is on no stream to be waited for.
     rig.copier.wait().unwrap();
     lent.arrival().unwrap().wait().unwrap();
-    lent.arrival().unwrap().hold_back(own.stream()).unwrap();
-    assert_eq!(simulated.calls("cuStreamWaitEvent"), 0);
     assert!(on_device(&worker, &lent, own.stream()) == payload(4096, 1));
     drop((lent, own, worker));
     assert_eq!(simulated.wrongs(), NOTHING);
@@ -470,22 +463,21 @@ fn a_copy_that_its_sidecar_died_over_is_not_waited_for_without_end() {
 }
 
 #[test]
-fn a_stream_waits_for_what_has_not_arrived() {
+fn what_has_not_arrived_is_waited_for() {
     let simulated = Simulated::new("");
     let mut rig = Rig::new("beat=off");
     let mut worker = rig.worker(&simulated);
     let own = stream(&worker);
     assert_eq!(rig.observe(&payload(4096, 1), &[]), Copied::Yes);
     let lent = lent(&mut worker);
-    lent.arrival().unwrap().hold_back(own.stream()).unwrap();
-    assert_eq!(simulated.calls("cuStreamWaitEvent"), 1);
     std::thread::scope(|scope| {
         let copier = &rig.copier;
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(20));
             copier.wait().unwrap();
         });
-        // Before that nothing moves the copy on: it waits, or has other bytes.
+        // Before that nothing moves the copy on.
+        lent.arrival().unwrap().wait().unwrap();
         assert!(on_device(&worker, &lent, own.stream()) == payload(4096, 1));
     });
     drop((lent, own, worker));

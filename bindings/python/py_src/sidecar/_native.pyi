@@ -140,7 +140,7 @@ class DeviceArray:
     """
 
     def wait(self, stream: Any = None) -> None:
-        """What is put on this stream from now on starts when the bytes are there. Does not wait.
+        """Waits until the bytes are there, for what is put on this stream from now on; two seconds at most.
 
         :raises StateError: the driver refused.
         """
