@@ -138,7 +138,7 @@ public:
         const auto status = detail::check(sidecar_observation_get_arrival(handle_.get(), &address));
         return status == sidecar_OK ? std::optional<std::uint64_t>(address) : std::nullopt;
     }
-    /// What is put on this stream from now on starts when it has arrived.
+    /// Waits until it has arrived, for what is put on this stream, or any other, from now on.
     void hold_back(void *stream = nullptr) const {
         detail::check(sidecar_observation_hold_back(handle_.get(), stream));
     }

@@ -61,9 +61,17 @@ class Machine:
         return self.command(what, f"seed={os.getpid() % 199};{config}", *arguments)
 
     def check(self) -> str:
-        """No process did with the driver what it must not, or left anything behind; what was called."""
+        """No process did with the driver what it must not, and no worker left anything behind; what was called.
+
+        A sidecar leaves its ring on the device to the end of its process: a worker may have it open.
+        """
         lines = self.report.read_text().splitlines()
-        wrongs = [line for line in lines if " calls: " not in line]
+        sidecars = {line.split()[0] for line in lines if " calls: cuIpcGetMemHandle " in line}
+        wrongs = [
+            line
+            for line in lines
+            if " violation: " in line or (" leak: " in line and line.split()[0] not in sidecars)
+        ]
         assert not wrongs
         return "\n".join(lines)
 
@@ -95,7 +103,7 @@ def test_a_payload_goes_to_the_device_byte_for_byte_and_back(
         assert ask(rig, payload) == payload
     assert rig.end() == 0, rig.output()
     said = machine.check()
-    assert "cuMemHostRegister_v2 1" in said and "cuMemHostUnregister 1" in said, said
+    assert "cuMemHostRegister_v2 2" in said and "cuMemHostUnregister 2" in said, said
 
 
 def test_a_slot_comes_back_only_when_the_device_is_done_with_it(
