@@ -117,7 +117,7 @@ pub struct RunArgs {
     /// Copy observations to the GPU while the rest of them is still coming; the worker finds them there
     #[arg(long)]
     pub device_copy: bool,
-    /// Path of the shared region; its directory has to be on a tmpfs (/dev/shm/...)
+    /// Path of the shared region; its directory belongs on a tmpfs (/dev/shm/...): the kernel writes others to disk
     #[arg(long, required = true, value_name = "PATH")]
     pub shm: Option<PathBuf>,
     /// Job UUID [env: JOB_UUID]

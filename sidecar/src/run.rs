@@ -122,6 +122,7 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     // However it ended, the control thread ends the worker before the process goes, unless a successor takes it over.
     let wind_down = match &played {
         Ok((Outcome::Left, _)) => WindDown::LeaveWorker,
+        Ok((Outcome::Drained, _)) => WindDown::AwaitWorker,
         _ => WindDown::EndWorker,
     };
     // A control thread that panicked winds nothing down any more.

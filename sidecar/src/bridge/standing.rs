@@ -40,6 +40,8 @@ impl Bridge {
                 Duration::ZERO => Keeps::NoMore,
                 left => Keeps::Tunnel(left),
             }),
+            // Left without a close: the window opens, for the successor.
+            Some(Outcome::Left) => Keeps::Tunnel(WINDOW),
             // Refused, given up, or closed by us.
             Some(_) => Keeps::NoMore,
         };

@@ -26,6 +26,8 @@ const LOOK: Duration = Duration::from_millis(50);
 const FIRST_BACKOFF: Duration = Duration::from_millis(250);
 /// A worker that lived this long starts the backoff anew when it dies.
 const HEALTHY: Duration = Duration::from_secs(60);
+/// How long a worker may take after a drain to end by itself.
+const LAST_WORK: Duration = Duration::from_secs(10);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
 /// Keeps one worker running.
@@ -59,7 +61,14 @@ impl Keeper {
         if wind_down != Some(WindDown::LeaveWorker) {
             let marked =
                 group::all_marked(&shared.mark).into_iter().filter(|it| Some(*it) != group::current());
-            group::end(group::current().into_iter().chain(marked)).await;
+            let mut groups: Vec<_> = group::current().into_iter().chain(marked).collect();
+            if wind_down == Some(WindDown::AwaitWorker) && !group::are_gone(&mut groups, LAST_WORK).await {
+                tracing::warn!(
+                    seconds = LAST_WORK.as_secs(),
+                    "the worker has not ended since the drain: SIGTERM"
+                );
+            }
+            group::end(groups).await;
         }
     }
 

@@ -93,7 +93,7 @@ pub(super) fn all_marked(mark: &str) -> HashSet<Pid> {
 pub(super) async fn end(groups: impl IntoIterator<Item = Pid>) {
     let mut groups: Vec<Pid> = groups.into_iter().collect();
     groups.retain(|group| kill_process_group(*group, Signal::TERM).is_ok());
-    if !are_gone(&mut groups).await {
+    if !are_gone(&mut groups, GRACE).await {
         tracing::warn!("the worker did not end on SIGTERM: SIGKILL");
         kill(groups).await;
     }
@@ -103,14 +103,14 @@ pub(super) async fn end(groups: impl IntoIterator<Item = Pid>) {
 pub(super) async fn kill(groups: impl IntoIterator<Item = Pid>) {
     let mut groups: Vec<Pid> = groups.into_iter().collect();
     groups.retain(|group| kill_process_group(*group, Signal::KILL).is_ok());
-    if !are_gone(&mut groups).await {
+    if !are_gone(&mut groups, GRACE).await {
         tracing::warn!("the worker's processes take their time to end after SIGKILL");
     }
 }
 
-/// Waits until the groups are empty, for [`GRACE`] at most.
-async fn are_gone(groups: &mut Vec<Pid>) -> bool {
-    let deadline = tokio::time::Instant::now() + GRACE;
+/// Waits until the groups are empty, for `patience` at most.
+pub(super) async fn are_gone(groups: &mut Vec<Pid>, patience: Duration) -> bool {
+    let deadline = tokio::time::Instant::now() + patience;
     loop {
         groups.retain(|group| {
             // Our own child stays a zombie, and its group alive, until it is reaped.
