@@ -15,10 +15,12 @@
 //! | 1,536 | 16 x 2 x 32 | actions: sequence, started or sent; used in turn |
 //! | 2,560 | 2 x 2 x 64 | seats: generation, standing, pid and start time of the worker |
 //! | 3,072 | 32 x 2 x 96 | slots: what lies in them, answered, in whose hands |
+//! | 9,216 | 7,168 | the action that was started last, with its payload unless that is longer |
 //!
 //! Promises kept with it: an action of which sending was started counts as sent ([`Journal::action_started`] comes
 //! before the kernel gets the first byte); an observation that nobody answered is still known after any crash.
 
+mod last_action;
 mod past;
 mod state;
 mod words;
@@ -29,9 +31,10 @@ use sidecar_core::time::Instant;
 use sidecar_core::tunnel::{AgentId, Epoch, SessionId};
 
 use crate::crash::{Point, point};
-use crate::layout::{JOURNAL_BYTES, MAX_OBSERVATION_SLOTS, SEATS};
+use crate::layout::{MAX_OBSERVATION_SLOTS, SEATS};
 use crate::map::Map;
 use crate::sync::Ordering;
+pub use last_action::LastAction;
 pub(crate) use past::{Past, Unreadable, read_main};
 pub(crate) use state::{Main, Progress, SeatRecord, SlotRecord, Standing};
 use words::{Read, Record};
@@ -53,6 +56,7 @@ pub(crate) mod place {
     pub(crate) const ACTIONS: usize = 1536;
     pub(crate) const SEATS: usize = 2560;
     pub(crate) const SLOTS: usize = 3072;
+    pub(crate) const LAST_ACTION: usize = 9216;
 }
 
 type MainRecord = Record<{ Main::WORDS }>;
@@ -76,7 +80,7 @@ const _: () = {
     assert!(place::MAIN + MainRecord::BYTES == place::ACTIONS);
     assert!(action_offset(ACTION_RECORDS) == place::SEATS);
     assert!(seat_offset(SEATS) <= place::SLOTS);
-    assert!(slot_offset(MAX_OBSERVATION_SLOTS as usize) <= JOURNAL_BYTES);
+    assert!(slot_offset(MAX_OBSERVATION_SLOTS as usize) <= place::LAST_ACTION);
     assert!(ActionRecord::BYTES == 64 && SeatWords::BYTES == 128 && SlotWords::BYTES == 192);
 };
 
@@ -173,6 +177,11 @@ impl Journal {
         self.write_main();
     }
 
+    /// This action is about to be started: what a successor needs to send it once more.
+    pub fn last_action(&mut self, action: &LastAction<&[u8]>) {
+        action.write(&self.map);
+    }
+
     /// Bytes of the action for this observation are about to be given to the kernel: from now on it counts as sent.
     pub fn action_started(&mut self, sequence: u64) {
         if self.action_sequences[self.action] != sequence {
@@ -212,6 +221,9 @@ impl Journal {
     /// In another file, goes on from where the last journal ended.
     pub(crate) fn go_on_from(&mut self, past: &Past) {
         self.next_sequence(past.next_sequence);
+        if let Some(action) = &past.last_action {
+            self.last_action(&action.borrowed());
+        }
         if let Some(last_byte) = past.last_byte {
             self.note_byte(last_byte);
         }

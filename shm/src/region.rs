@@ -26,12 +26,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sidecar_core::agent::Resume;
+use sidecar_core::agent::{Resume, ResumeAction};
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::AgentId;
 
 use crate::cells::MappedCells;
-use crate::journal::{Journal, Main, Past};
+use crate::journal::{Journal, LastAction, Main, Past};
 use crate::layout::{Geometry, GeometryError, SEATS, control};
 use crate::map::Map;
 use crate::owner::doorbell::Doorbells;
@@ -83,6 +83,8 @@ pub struct Opened {
     /// sequences do, as long as the file does: a worker that lived through it may still answer an observation of
     /// before, and must not be taken to mean a later one.
     pub resume: Resume,
+    /// The action that `resume` says was sent last.
+    pub last_action: Option<LastAction>,
     /// The agent id to dial with: the one taken over, or that of the [`Identity`].
     pub agent: AgentId,
     /// Worth one line of log: why a session or a file was not gone on with.
@@ -291,7 +293,7 @@ fn fresh(
     let Some(parts) = built.publish_new(path)? else { return Ok(None) };
     let owner = Owner::new(parts, journal, ledger, [None; SEATS], doorbells.clone());
     let (agent, resume) = (identity.agent.clone(), Resume::default());
-    Ok(Some(Opened { owner, found: Found::Fresh, pages: Pages::Made, resume, agent, note: None }))
+    Ok(Some(Opened { owner, found: Found::Fresh, pages: Pages::Made, resume, last_action: None, agent, note: None }))
 }
 
 /// Goes on in the file that is there. Its worker stays attached, whatever becomes of the session.
@@ -321,13 +323,14 @@ fn take_over(
     let owner = Owner::new(parts, journal, ledger, seats, doorbells.clone());
     Ok(match session {
         Ok((resume, age)) => {
+            let last_action = past.unacknowledged().cloned();
             let found = Found::TakenOver { kept: held, age };
-            Opened { owner, found, pages: Pages::Kept, resume, agent, note: None }
+            Opened { owner, found, pages: Pages::Kept, resume, last_action, agent, note: None }
         }
         Err(why) => {
             let resume =
                 Resume { epoch: past.main.epoch, next_sequence: past.next_sequence, ..Resume::default() };
-            Opened { owner, found: Found::Replaced { why }, pages: Pages::Kept, resume, agent, note: None }
+            Opened { owner, found: Found::Replaced { why }, pages: Pages::Kept, resume, last_action: None, agent, note: None }
         }
     })
 }
@@ -392,13 +395,14 @@ fn replace(
     let opened = match session {
         Ok((resume, age)) => {
             let note = Some(format!("the region was made anew: {why}"));
-            Opened { owner, found: Found::TakenOver { kept, age }, pages: Pages::Made, resume, agent, note }
+            let last_action = past.as_ref().and_then(Past::unacknowledged).cloned();
+            Opened { owner, found: Found::TakenOver { kept, age }, pages: Pages::Made, resume, last_action, agent, note }
         }
         Err(gone) => {
             let note = (gone != why).then(|| format!("the region was made anew: {why}"));
             // No worker of the last file ever gets to this one.
             let resume = Resume::default();
-            Opened { owner, found: Found::Replaced { why: gone }, pages: Pages::Made, resume, agent, note }
+            Opened { owner, found: Found::Replaced { why: gone }, pages: Pages::Made, resume, last_action: None, agent, note }
         }
     };
     Ok(Some(opened))
@@ -435,6 +439,11 @@ fn resumable(past: &Past, identity: &Identity, now: Instant) -> Result<(Resume, 
         closed: main.closed.clone(),
         epoch: main.epoch,
         next_sequence: past.next_sequence,
+        last_action: past.unacknowledged().map(|last| ResumeAction {
+            sequence: last.sequence,
+            resent: last.resent,
+            longest_wait: last.longest_wait,
+        }),
     };
     Ok((resume, age))
 }

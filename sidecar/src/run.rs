@@ -113,6 +113,9 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let socket_options =
         SocketOptions { user_timeout: agent.config().timers.dead_after, busy_poll: args.socket_busy_poll };
     let mut bridge = Bridge::new(agent, opened.owner, rules, kept);
+    if let Some(action) = &opened.last_action {
+        bridge.keep_last_action(action);
+    }
     if let Some(Ok(copier)) = ahead {
         bridge.copy_ahead(copier);
     }

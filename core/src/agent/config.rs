@@ -170,4 +170,17 @@ pub struct Resume {
     pub epoch: Epoch,
     /// Sequence number for the next observation; 0 counts as 1.
     pub next_sequence: u64,
+    /// The last action that was started in `session`, if no observation came after it.
+    pub last_action: Option<ResumeAction>,
+}
+
+/// An action that its sender's death may have swallowed, or the observation after it.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct ResumeAction {
+    /// Of the observation that it answers.
+    pub sequence: u64,
+    /// It was sent once more already.
+    pub resent: bool,
+    /// The longest wait from an action to the next observation in the session so far.
+    pub longest_wait: Duration,
 }

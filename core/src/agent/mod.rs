@@ -39,8 +39,9 @@ mod sessions;
 mod timer;
 
 use core::fmt;
+use core::time::Duration;
 
-pub use config::{Config, Endpoint, Limits, MAX_HOST, MAX_PATH, Resume, Timers};
+pub use config::{Config, Endpoint, Limits, MAX_HOST, MAX_PATH, Resume, ResumeAction, Timers};
 pub use event::{
     CloseBy, DialFailure, Disconnect, DropKind, End, Event, HangUp, Kind, Notice, Outcome, Refused, Shutdown,
 };
@@ -101,7 +102,7 @@ impl Agent {
             link: Link::new(&config.timers, config.wait_for_slot, now),
             inbound: Inbound::new(config.limits, now),
             outbox: Outbox::default(),
-            sessions: Sessions::new(resume.session, resume.epoch, resume.next_sequence),
+            sessions: Sessions::resume(&resume, now),
             progress: Progress::new(),
             events: Events::default(),
             unanswered: 0,
@@ -277,6 +278,12 @@ impl Agent {
     #[must_use]
     pub fn is_session_open(&self, epoch: Epoch) -> bool {
         self.sessions.is_open(epoch)
+    }
+
+    /// The longest wait from an action to the next observation in the session so far.
+    #[must_use]
+    pub fn longest_wait(&self) -> Duration {
+        self.sessions.longest_wait()
     }
 
     /// The `101` has come and the connection isn't over.

@@ -3,6 +3,7 @@
 
 use core::time::Duration;
 
+use super::Resume;
 use crate::time::Instant;
 use crate::tunnel::{Epoch, SessionId};
 
@@ -53,13 +54,21 @@ pub(super) struct Sessions {
 const PATIENCE: u32 = 5;
 
 impl Sessions {
-    pub(super) fn new(session: Option<SessionId>, epoch: Epoch, next_sequence: u64) -> Self {
+    pub(super) fn resume(resume: &Resume, now: Instant) -> Self {
+        let epoch = resume.epoch;
+        let last_action = resume.last_action.filter(|_| resume.session.is_some());
         Self {
-            current: session.map(|session| (session, epoch)),
+            current: resume.session.clone().map(|session| (session, epoch)),
             epoch,
-            next_sequence: next_sequence.max(1),
-            last_action: None,
-            longest_wait: Duration::ZERO,
+            next_sequence: resume.next_sequence.max(1),
+            last_action: last_action.map(|last| LastAction {
+                epoch,
+                sequence: last.sequence,
+                at: now,
+                cut: true,
+                resend: if last.resent { Resend::Started } else { Resend::Not },
+            }),
+            longest_wait: last_action.map_or(Duration::ZERO, |last| last.longest_wait),
             watch: None,
             last_message: None,
         }
@@ -130,6 +139,11 @@ impl Sessions {
             let resend = again.map_or(Resend::Not, |_| Resend::Started);
             self.last_action = Some(LastAction { epoch, sequence, at: now, cut: false, resend });
         }
+    }
+
+    /// From an action to the next observation, in this session, so far.
+    pub(super) const fn longest_wait(&self) -> Duration {
+        self.longest_wait
     }
 
     /// Its last byte has left.

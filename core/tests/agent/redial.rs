@@ -1,6 +1,8 @@
 //! After a loss: how soon, how long, with which token, and what is kept until the new connection has proved itself.
 
-use sidecar_core::agent::{DialFailure, Disconnect, End, Event, HangUp, Outcome, Refused, Resume};
+use sidecar_core::agent::{
+    DialFailure, Disconnect, End, Event, HangUp, Outcome, Refused, Resume, ResumeAction,
+};
 use sidecar_core::tunnel::{Epoch, SessionId};
 
 use crate::rig::{Rig, close, config, data, millis, ping, secs, text};
@@ -251,6 +253,7 @@ fn resume() -> Resume {
         closed: None,
         epoch: Epoch(4),
         next_sequence: 17,
+        last_action: None,
     }
 }
 
@@ -302,6 +305,38 @@ fn a_successor_closes_again_what_its_predecessor_closed() {
     rig.cut_and_redial();
     rig.pass(secs(1));
     assert!(rig.sent.is_empty(), "the gateway has gone on");
+}
+
+/// The predecessor died with its last action, or the next observation, on its way: a gateway in lockstep waits for ever.
+#[test]
+fn a_successor_sends_its_predecessors_last_action_once_more() {
+    let last = |resent, longest_wait| Some(ResumeAction { sequence: 16, resent, longest_wait });
+    for (last_action, due) in [
+        (last(false, secs(0)), Some(60)),
+        (last(false, secs(20)), Some(100)),
+        (last(true, secs(0)), None),
+        (None, None),
+    ] {
+        let mut rig = Rig::resumed(config(), Resume { last_action, ..resume() });
+        rig.upgrade();
+        let asked = |rig: &Rig| {
+            let unfreeze =
+                |event: &&Event| matches!(event, Event::Unfreeze { epoch: Epoch(4), sequence: 16 });
+            rig.events.iter().filter(unfreeze).count()
+        };
+        for second in 1..150 {
+            rig.pass(secs(1));
+            rig.play(&ping(b""));
+            assert_eq!(asked(&rig), usize::from(due.is_some_and(|due| second >= due)), "{last_action:?}");
+        }
+    }
+    let mut rig = Rig::resumed(config(), Resume { last_action: last(false, secs(0)), ..resume() });
+    rig.upgrade();
+    rig.play(&data("s", b"next"));
+    rig.pass(secs(30));
+    rig.play(&ping(b""));
+    rig.pass(secs(38));
+    assert!(!rig.events.iter().any(|event| matches!(event, Event::Unfreeze { .. })), "it had arrived");
 }
 
 #[test]

@@ -10,8 +10,8 @@ use sidecar_core::tunnel::{AgentId, Epoch, SessionId};
 
 use super::words::{Read, Record};
 use super::{
-    ACTION_RECORDS, Main, MainRecord, Progress, SeatRecord, SlotRecord, action_offset, place, seat_offset,
-    slot_offset,
+    ACTION_RECORDS, LastAction, Main, MainRecord, Progress, SeatRecord, SlotRecord, action_offset, place,
+    seat_offset, slot_offset,
 };
 use crate::layout::{MAX_OBSERVATION_SLOTS, SEATS};
 use crate::map::Map;
@@ -26,6 +26,7 @@ pub(crate) struct Past {
     pub(crate) main: Main,
     pub(crate) last_byte: Option<Instant>,
     pub(crate) next_sequence: u64,
+    pub(crate) last_action: Option<LastAction>,
     pub(crate) slots: [SlotRecord; MAX_OBSERVATION_SLOTS as usize],
     pub(crate) seats: [SeatRecord; SEATS],
     actions: [Option<(u64, Progress)>; ACTION_RECORDS],
@@ -98,7 +99,16 @@ impl Past {
         if next_sequence > MOST_SEQUENCES {
             return Err(Unreadable::Damaged("sequence"));
         }
-        Ok(Self { main, last_byte, next_sequence, slots, seats, actions })
+        let last_action = LastAction::read(map);
+        Ok(Self { main, last_byte, next_sequence, last_action, slots, seats, actions })
+    }
+
+    /// The last action of the open session, if nothing has come since: a cut may have swallowed it.
+    pub(crate) fn unacknowledged(&self) -> Option<&LastAction> {
+        let last = self.last_action.as_ref()?;
+        let newest = self.next_sequence == last.sequence.saturating_add(1);
+        let open = self.main.session.is_some() && self.main.epoch == last.epoch;
+        (newest && open && self.started(last.sequence)).then_some(last)
     }
 
     /// Whether an action for this observation may have reached the network: then it counts as sent.

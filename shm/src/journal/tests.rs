@@ -5,6 +5,7 @@ use sidecar_core::tunnel::{AgentId, Epoch, SessionId};
 
 use super::words::{Read, Record};
 use super::*;
+use crate::layout::JOURNAL_BYTES;
 use crate::map::Map;
 use crate::slots::Asker;
 use crate::testing::blank;

@@ -106,17 +106,20 @@ impl<const N: usize> Record<N> {
 /// A checksum that catches torn and stray writes, a few nanoseconds for a small record. It is no protection against
 /// somebody who wants to forge a record: who may write the file owns it.
 fn check(offset: usize, count: u64, words: &[u64]) -> u64 {
-    // The multiplier is the 64-bit golden ratio, odd and with well spread bits; the offset keeps a record that was
-    // copied to another place from being taken for that place's.
-    const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-    let step = |sum: u64, word: u64| {
-        let sum = (sum ^ word).wrapping_mul(MULTIPLIER);
-        sum ^ sum >> 29
-    };
     // Four sums that do not wait for each other: a multiplication takes as long as the rest of the record's writing.
+    // The offset keeps a record that was copied to another place from being taken for that place's.
     let mut sums = [offset as u64, 1, 2, 3];
     for (index, word) in words.iter().enumerate() {
         sums[index % 4] = step(sums[index % 4], *word);
     }
     sums.into_iter().chain([count]).fold(MULTIPLIER, step)
+}
+
+/// The 64-bit golden ratio, odd and with well spread bits.
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Takes a word into a sum.
+pub(super) const fn step(sum: u64, word: u64) -> u64 {
+    let sum = (sum ^ word).wrapping_mul(MULTIPLIER);
+    sum ^ sum >> 29
 }

@@ -160,7 +160,10 @@ fn boot(shared: &Rc<RefCell<World>>) -> Option<FrameLoop> {
     };
     let agent = Agent::resume(config, opened.resume, seed, now);
     let orphans: Vec<_> = opened.owner.orphans().iter().map(|it| (it.seat, it.generation, it.pid)).collect();
-    let bridge = Bridge::new(agent, opened.owner, rules(world), kept);
+    let mut bridge = Bridge::new(agent, opened.owner, rules(world), kept);
+    if let Some(action) = &opened.last_action {
+        bridge.keep_last_action(action);
+    }
     let (commands, command_queue) = crossbeam_channel::unbounded();
     let (requests, request_queue) = tokio::sync::mpsc::unbounded_channel();
     world.sidecar.alive = true;

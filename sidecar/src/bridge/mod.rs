@@ -24,6 +24,7 @@ use sidecar_core::agent::{
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::AgentId;
 use sidecar_shm::attach::Candidate;
+use sidecar_shm::journal::LastAction;
 use sidecar_shm::layout::RING_CAPACITY;
 use sidecar_shm::owner::{Owner, SeatGrant, SeatInfo, SeatRefused};
 use sidecar_shm::slots::{Asker, Held, SlotIndex};
@@ -233,6 +234,11 @@ impl Bridge {
         bridge.take_up_state();
         bridge.take_up_warmup(kept);
         bridge
+    }
+
+    /// What a dead predecessor sent last, in case that it has to be sent again.
+    pub fn keep_last_action(&mut self, action: &LastAction) {
+        self.outbox.keep_sent(action);
     }
 
     /// Does what can be done now; `true` when something was, so that the caller asks again.

@@ -7,6 +7,7 @@
 use sidecar_core::agent::MAX_HEAD;
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::Epoch;
+use sidecar_shm::journal::LastAction;
 
 /// When an action passed which point, for the latency figures.
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,6 +62,11 @@ impl Kept {
         self.state == State::Waiting && self.resend
     }
 
+    /// What it is masked with, and the payload that is.
+    pub(super) fn payload(&self) -> ([u8; 4], &[u8]) {
+        (self.mask, &self.buffer[MAX_HEAD..MAX_HEAD + self.length])
+    }
+
     pub(super) fn payload_length(&self) -> u32 {
         u32::try_from(self.length).expect("an action slot's length is a u32")
     }
@@ -97,6 +103,17 @@ impl Outbox {
         fill(&mut buffer[MAX_HEAD..MAX_HEAD + length]);
         let state = State::Waiting;
         self.kept.push(Kept { epoch, sequence, state, resend: false, stamps, length, mask: [0; 4], buffer });
+    }
+
+    /// Keeps the last action of a dead predecessor, which counts as sent. One that is too long for this region is not
+    /// kept.
+    pub(super) fn keep_sent(&mut self, action: &LastAction) {
+        let length = action.payload.len();
+        let Some(mut buffer) = self.spare.pop_if(|buffer| MAX_HEAD + length <= buffer.len()) else { return };
+        buffer[MAX_HEAD..MAX_HEAD + length].copy_from_slice(&action.payload);
+        let &LastAction { epoch, sequence, mask, .. } = action;
+        let (state, stamps) = (State::Sent, Stamps::default());
+        self.kept.push(Kept { epoch, sequence, state, resend: false, stamps, length, mask, buffer });
     }
 
     pub(super) fn find(&mut self, sequence: u64) -> Option<&mut Kept> {

@@ -6,6 +6,7 @@ use sidecar_core::agent::{MAX_HEAD, Refused};
 use sidecar_core::record::ToSidecar;
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::Epoch;
+use sidecar_shm::journal::LastAction;
 use sidecar_shm::owner::{FromWorker, SeatInfo, SeatPoisoned};
 use sidecar_shm::slots::Held;
 use sidecar_shm::stats::{Counter, Stage};
@@ -141,6 +142,13 @@ impl Bridge {
         let mut head = [0; MAX_HEAD];
         let epoch = self.outbox.find(sequence)?.epoch;
         let written = self.agent.begin_action(now, epoch, sequence, length, &mut head).ok()?;
+        let longest_wait = self.agent.longest_wait();
+        if epoch != Epoch::default() {
+            let kept = self.outbox.find(sequence)?;
+            let (mask, payload) = kept.payload();
+            let last = LastAction { epoch, sequence, resent: kept.resend, longest_wait, mask, payload };
+            self.owner.journal().last_action(&last);
+        }
         // Promise 1: on record before the kernel gets the first byte.
         self.owner.journal().action_started(sequence);
         self.owner.answered(sequence);

@@ -214,6 +214,8 @@ pub(crate) fn resume(border: &Border, from: *const AgentResume) -> Checked<Resum
         closed: is(RESUME_SESSION_CLOSED).then(session).transpose()?,
         epoch: Epoch(from.epoch),
         next_sequence: from.next_sequence,
+        // Its caller would have to have kept the payload.
+        last_action: None,
     })
 }
 
