@@ -384,9 +384,14 @@ impl Owner {
     /// Ends in order: tells workers that nobody follows, and removes the region's name. What is mapped stays mapped.
     /// Dropping an owner instead is like a crash: a successor takes over.
     pub fn close(mut self) {
+        self.announce_end();
+        region::remove(&self.parts);
+    }
+
+    /// Tells workers that nobody follows; [`Owner::close`] is due. They end by themselves.
+    pub fn announce_end(&mut self) {
         self.parts.map.word32(control::STATE).store(control::STATE_ENDED, Ordering::Release);
         self.wake_worker();
-        region::remove(&self.parts);
     }
 
     fn set_gauges(&self) {

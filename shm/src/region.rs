@@ -293,7 +293,15 @@ fn fresh(
     let Some(parts) = built.publish_new(path)? else { return Ok(None) };
     let owner = Owner::new(parts, journal, ledger, [None; SEATS], doorbells.clone());
     let (agent, resume) = (identity.agent.clone(), Resume::default());
-    Ok(Some(Opened { owner, found: Found::Fresh, pages: Pages::Made, resume, last_action: None, agent, note: None }))
+    Ok(Some(Opened {
+        owner,
+        found: Found::Fresh,
+        pages: Pages::Made,
+        resume,
+        last_action: None,
+        agent,
+        note: None,
+    }))
 }
 
 /// Goes on in the file that is there. Its worker stays attached, whatever becomes of the session.
@@ -330,7 +338,15 @@ fn take_over(
         Err(why) => {
             let resume =
                 Resume { epoch: past.main.epoch, next_sequence: past.next_sequence, ..Resume::default() };
-            Opened { owner, found: Found::Replaced { why }, pages: Pages::Kept, resume, last_action: None, agent, note: None }
+            Opened {
+                owner,
+                found: Found::Replaced { why },
+                pages: Pages::Kept,
+                resume,
+                last_action: None,
+                agent,
+                note: None,
+            }
         }
     })
 }
@@ -396,13 +412,29 @@ fn replace(
         Ok((resume, age)) => {
             let note = Some(format!("the region was made anew: {why}"));
             let last_action = past.as_ref().and_then(Past::unacknowledged).cloned();
-            Opened { owner, found: Found::TakenOver { kept, age }, pages: Pages::Made, resume, last_action, agent, note }
+            Opened {
+                owner,
+                found: Found::TakenOver { kept, age },
+                pages: Pages::Made,
+                resume,
+                last_action,
+                agent,
+                note,
+            }
         }
         Err(gone) => {
             let note = (gone != why).then(|| format!("the region was made anew: {why}"));
             // No worker of the last file ever gets to this one.
             let resume = Resume::default();
-            Opened { owner, found: Found::Replaced { why: gone }, pages: Pages::Made, resume, last_action: None, agent, note }
+            Opened {
+                owner,
+                found: Found::Replaced { why: gone },
+                pages: Pages::Made,
+                resume,
+                last_action: None,
+                agent,
+                note,
+            }
         }
     };
     Ok(Some(opened))

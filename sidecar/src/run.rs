@@ -121,11 +121,14 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     }
     let Started { choice, commands, requests, control, end, signalled } = started;
     let frame_loop = FrameLoop::new(bridge, choice.driver, commands, requests, socket_options, waiting);
-    let played = frame_loop.run();
+    let mut played = frame_loop.run();
     // However it ended, the control thread ends the worker before the process goes, unless a successor takes it over.
-    let wind_down = match &played {
+    let wind_down = match &mut played {
         Ok((Outcome::Left, _)) => WindDown::LeaveWorker,
-        Ok((Outcome::Drained, _)) => WindDown::AwaitWorker,
+        Ok((Outcome::Drained, bridge)) => {
+            bridge.announce_end();
+            WindDown::AwaitWorker
+        }
         _ => WindDown::EndWorker,
     };
     // A control thread that panicked winds nothing down any more.

@@ -414,6 +414,11 @@ impl Bridge {
         self.warmup.failure.as_deref()
     }
 
+    /// The run is over, and nobody will take the region up: tells the worker, which ends by itself.
+    pub fn announce_end(&mut self) {
+        self.owner.announce_end();
+    }
+
     /// Removes the region: the run is over, and nobody shall take it up.
     pub fn remove_region(self) {
         self.owner.close();

@@ -227,6 +227,12 @@ async fn serve(
         }
     };
     shared.ending.send_replace(Some(wind_down));
+    if wind_down == WindDown::AwaitWorker {
+        // A worker looks whether the region has ended when its connection does.
+        for (_, _, end) in shared.attachments.borrow().iter() {
+            end.notify_one();
+        }
+    }
     if let Some(child) = child {
         // A panic of the keeper has been reported by its task.
         let _ = child.await;
