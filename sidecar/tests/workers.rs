@@ -97,6 +97,21 @@ fn a_child_that_failed_on_an_observation_is_started_again() {
     assert_eq!(gateway.report()["solved"], 1, "{said}");
 }
 
+/// What it has to write down when all cases are played, it can.
+#[test]
+fn a_child_is_not_ended_while_it_ends_by_itself_after_a_drain() {
+    let region = Region::new();
+    let gateway = gateway(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let written = directory.path().join("written");
+    let script = "\"$0\" worker --policy cartpole && sleep 0.5 && echo all of it > \"$1\"";
+    let mut command = main_job(&region, &gateway.endpoint);
+    command.args(["--", "sh", "-c", script, env!("CARGO_BIN_EXE_sidecar")]).arg(&written);
+    let (code, said) = Running::start(&mut command).finish();
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(fs::read_to_string(&written).unwrap(), "all of it\n", "{said}");
+}
+
 /// Anybody else's worker is not ours to end.
 #[test]
 fn a_worker_of_somebody_else_that_failed_is_left_alone() {
