@@ -206,7 +206,8 @@ impl Journal {
         self.write_main();
     }
 
-    pub(crate) fn next_sequence(&mut self, sequence: u64) {
+    /// The number that the next observation gets. Slots note it for those that they hold.
+    pub fn next_sequence(&mut self, sequence: u64) {
         point(Point::JournalBefore);
         self.map.word64(place::NEXT_SEQUENCE).store(sequence, Ordering::Relaxed);
         point(Point::JournalAfter);
@@ -223,6 +224,9 @@ impl Journal {
         self.next_sequence(past.next_sequence);
         if let Some(action) = &past.last_action {
             self.last_action(&action.borrowed());
+            if past.started(action.sequence) {
+                self.action_started(action.sequence);
+            }
         }
         if let Some(last_byte) = past.last_byte {
             self.note_byte(last_byte);

@@ -1,8 +1,9 @@
 //! The action that was started last, with its payload: a successor may have to send it once more, when neither it nor
 //! the next observation arrived (the design's *unfreeze*).
 //!
-//! There is one copy. It is written before the action counts as started: until then its observation is held and waits
-//! for an answer, and the action before it was acknowledged by that observation. So nobody needs what a crash tears.
+//! There is one copy, written before the action counts as started. In lockstep its observation has acknowledged the
+//! action before it, and is itself held until the action is started: so nobody needs what a crash tears. Where a
+//! crash tears what was about to be sent for the second time, there is no second time.
 
 use core::time::Duration;
 
@@ -106,7 +107,7 @@ impl LastAction {
     }
 
     /// The same, with the payload borrowed.
-    pub(super) fn borrowed(&self) -> LastAction<&[u8]> {
+    pub(crate) fn borrowed(&self) -> LastAction<&[u8]> {
         let Self { epoch, sequence, resent, longest_wait, mask, ref payload } = *self;
         LastAction { epoch, sequence, resent, longest_wait, mask, payload }
     }

@@ -234,6 +234,46 @@ fn other_slots_make_a_new_file_that_keeps_what_waits() {
     assert_eq!(kept.len(), 0, "an observation that does not fit any more can't be kept");
 }
 
+/// What a successor needs to send the last action once more goes along, also into a file of other slots, until the next
+/// observation or the session's end.
+#[test]
+fn the_last_action_is_handed_on_until_an_observation_comes() {
+    let directory = directory();
+    let path = directory.path().join("obs");
+    let mut opened = open(&path).unwrap();
+    let journal = opened.owner.journal();
+    journal.connected();
+    journal.note_byte(clock::now());
+    journal.session_opened(&SessionId::new("s").unwrap(), Epoch(1));
+    journal.next_sequence(5);
+    let last = LastAction {
+        epoch: Epoch(1),
+        sequence: 4,
+        resent: false,
+        longest_wait: Duration::from_millis(3),
+        mask: [0; 4],
+        payload: b"left".to_vec(),
+    };
+    journal.last_action(&last.borrowed());
+    drop(opened);
+    assert_eq!(open(&path).unwrap().last_action, None, "it was not started");
+
+    open(&path).unwrap().owner.journal().action_started(4);
+    let wider = Geometry { observation_slots: 3, ..SMALL };
+    for geometry in [SMALL, wider, wider] {
+        let opened = create(&path, &geometry, &identity(1), clock::now()).unwrap();
+        assert_eq!(opened.last_action.as_ref(), Some(&last));
+        let resumed = opened.resume.last_action.unwrap();
+        assert_eq!((resumed.sequence, resumed.resent, resumed.longest_wait), (4, false, last.longest_wait));
+    }
+
+    let mut opened = create(&path, &wider, &identity(1), clock::now()).unwrap();
+    opened.owner.journal().next_sequence(6);
+    drop(opened);
+    let opened = create(&path, &wider, &identity(1), clock::now()).unwrap();
+    assert_eq!((opened.last_action, opened.resume.last_action), (None, None), "an observation came");
+}
+
 #[test]
 fn damage_to_a_dead_region_is_seen_and_answered_with_a_new_file() {
     let directory = directory();

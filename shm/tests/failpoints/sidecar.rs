@@ -11,6 +11,7 @@ use sidecar_core::tunnel::{AgentId, Epoch, SessionId};
 use sidecar_shm::attach::{Connection, Listener};
 use sidecar_shm::clock;
 use sidecar_shm::device::DeviceRing;
+use sidecar_shm::journal::LastAction;
 use sidecar_shm::layout::Geometry;
 use sidecar_shm::owner::{FromWorker, Owner, Whereabouts};
 use sidecar_shm::region::{CreateError, Found, Identity, Opened, create};
@@ -172,6 +173,14 @@ impl Sidecar {
 
     fn send(&mut self, sequence: u64) {
         tell!(self, "starting {sequence}");
+        self.owner.journal().last_action(&LastAction {
+            epoch: Epoch(1),
+            sequence,
+            resent: false,
+            longest_wait: Duration::ZERO,
+            mask: [0; 4],
+            payload: &sequence.to_le_bytes(),
+        });
         self.owner.journal().action_started(sequence);
         tell!(self, "started {sequence}");
         assert!(self.answered.insert(sequence), "{sequence} was answered twice");

@@ -143,7 +143,7 @@ impl Bridge {
         let epoch = self.outbox.find(sequence)?.epoch;
         let written = self.agent.begin_action(now, epoch, sequence, length, &mut head).ok()?;
         let longest_wait = self.agent.longest_wait();
-        if epoch != Epoch::default() {
+        if epoch != Epoch::default() && self.agent.config().unfreeze.is_some() {
             let kept = self.outbox.find(sequence)?;
             let (mask, payload) = kept.payload();
             let last = LastAction { epoch, sequence, resent: kept.resend, longest_wait, mask, payload };

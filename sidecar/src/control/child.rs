@@ -62,11 +62,14 @@ impl Keeper {
             let marked =
                 group::all_marked(&shared.mark).into_iter().filter(|it| Some(*it) != group::current());
             let mut groups: Vec<_> = group::current().into_iter().chain(marked).collect();
-            if wind_down == Some(WindDown::AwaitWorker) && !group::are_gone(&mut groups, LAST_WORK).await {
-                tracing::warn!(
-                    seconds = LAST_WORK.as_secs(),
-                    "the worker has not ended since the drain: SIGTERM"
-                );
+            if wind_down == Some(WindDown::AwaitWorker) {
+                let gone = tokio::select! {
+                    gone = group::are_gone(&mut groups, LAST_WORK) => gone,
+                    () = shared.hurry.notified() => false,
+                };
+                if !gone {
+                    tracing::warn!("the worker has not ended since the drain: SIGTERM");
+                }
             }
             group::end(groups).await;
         }

@@ -83,6 +83,8 @@ pub(crate) struct Shared {
     ready: watch::Sender<bool>,
     /// How to end the connection of each worker: seat, generation, what is told.
     attachments: RefCell<Vec<(u8, u32, Rc<Notify>)>>,
+    /// A signal came: nothing is waited for that can be cut short.
+    hurry: Notify,
     /// Set when the process winds down.
     ending: watch::Sender<Option<WindDown>>,
 }
@@ -196,6 +198,7 @@ async fn serve(
         refused: RefCell::default(),
         ready: watch::Sender::new(warm),
         attachments: RefCell::default(),
+        hurry: Notify::new(),
         ending: watch::Sender::new(None),
     });
     let survivors = orphans.iter().map(|orphan| orphan.pid).collect();

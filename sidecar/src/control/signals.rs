@@ -75,6 +75,7 @@ async fn one(
         if signalled.note(exit) {
             tracing::info!(?how, "asked to end; a second signal ends at once");
             shared.frame_loop.send(Command::Shutdown(how));
+            shared.hurry.notify_one();
         } else {
             tracing::warn!(
                 session = session_open(&shared),
