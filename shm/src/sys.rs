@@ -190,13 +190,17 @@ pub fn is_ending(pid: u32) -> Option<bool> {
 fn is_ending_in(stat: &str) -> Option<bool> {
     /// linux/sched.h.
     const PF_EXITING: u32 = 4;
+    /// In a set of signals.
+    const SIGKILL: u64 = 1 << 8;
     let fields = fields(stat)?;
     if is_dead(&fields)? {
         return has_ended(&fields);
     }
     // Field 9.
     let flags: u32 = fields.get(6)?.parse().ok()?;
-    Some(flags & PF_EXITING != 0)
+    // Field 31: what it was sent, and has not met since no processor was free for it.
+    let pending: u64 = fields.get(28)?.parse().ok()?;
+    Some(flags & PF_EXITING != 0 || pending & SIGKILL != 0)
 }
 
 /// The id of this boot: CLOCK_BOOTTIME stamps of another boot mean nothing.
@@ -253,10 +257,16 @@ mod tests {
     #[test]
     fn a_process_has_ended_when_its_last_thread_has() {
         let stat = |state: &str, threads: u32| {
-            format!("77 (a) b) c) {state} 1 77 77 0 -1 0 1 0 0 0 1 2 0 0 20 0 {threads} 0 4242 9 9 9")
+            format!(
+                "77 (a) b) c) {state} 1 77 77 0 -1 0 1 0 0 0 1 2 0 0 20 0 {threads} 0 4242 9 9 9 9 9 9 9 9 0"
+            )
         };
         let exiting = stat("D", 3).replacen("-1 0", "-1 4", 1);
         assert_eq!(is_ending_in(&exiting), Some(true), "it gives back its memory");
+        let killed = stat("R", 3).strip_suffix('0').unwrap().to_owned() + "256";
+        assert_eq!(is_ending_in(&killed), Some(true), "no processor was free for its death yet");
+        let interrupted = stat("R", 3).strip_suffix('0').unwrap().to_owned() + "2";
+        assert_eq!(is_ending_in(&interrupted), Some(false), "it may live on");
         for (state, threads, expected) in [
             ("S", 1, Some(4242)),
             ("R", 9, Some(4242)),
