@@ -20,55 +20,61 @@ pub(crate) const MINUTES: u32 = 30;
 
 /// In the order in which they run.
 pub(crate) const STEPS: &[Step<Context>] = &[
-    play("failpoints", "a process dies at each store that others see, every time it is passed", |context| {
-        context.run_test(
-            &["sidecar-shm", "--features", "failpoints", "--test", "failpoints"],
-            "SIDECAR_SOAK",
-            LIMIT,
-        )
-    }),
-    play("crashes", "50 rounds of processes killed at random moments", |context| {
+    step(
+        "failpoints",
+        "a process dies at each store that others see, every time it is passed",
+        Takes::Little,
+        |context| {
+            context.run_test(
+                &["sidecar-shm", "--features", "failpoints", "--test", "failpoints"],
+                "SIDECAR_SOAK",
+                LIMIT,
+            )
+        },
+    ),
+    step("crashes", "50 rounds of processes killed at random moments", Takes::Little, |context| {
         context.run_test(&["sidecar", "--test", "crash"], "SIDECAR_SOAK", LIMIT)
     }),
-    play("hostile", "workers that attack their region, a minute each", |context| {
+    step("hostile", "workers that attack their region, a minute each", Takes::Little, |context| {
         context.run_test(&["sidecar", "--test", "hostile"], "SIDECAR_SOAK", LIMIT)
     }),
-    play("network", "50 rounds of a network that falls silent", |context| {
+    step("network", "50 rounds of a network that falls silent", Takes::Little, |context| {
         context.run_test(&["sidecar", "--test", "network"], "SIDECAR_SOAK", LIMIT)
     }),
-    play("real-time", "the same with the timers of life", |context| {
+    step("real-time", "the same with the timers of life", Takes::Little, |context| {
         context.run_test(&["sidecar", "--test", "network"], "SIDECAR_REAL_TIME", LIMIT)
     }),
-    play("limits", "memory and descriptors over 1,000,000 frames and 1,000 reconnects", |context| {
-        context.run_test(&["sidecar", "--test", "limits"], "SIDECAR_SOAK", LIMIT)
-    }),
-    search("simulation", "the whole protocol in virtual time, from fresh seeds", |context| {
+    step(
+        "limits",
+        "memory and descriptors over 1,000,000 frames and 1,000 reconnects",
+        Takes::Little,
+        |context| context.run_test(&["sidecar", "--test", "limits"], "SIDECAR_SOAK", LIMIT),
+    ),
+    step("simulation", "the whole protocol in virtual time, from fresh seeds", Takes::All, |context| {
         simulate::run(context, PROFILE, &["--seconds", "180"], LIMIT)
     }),
-    search("fuzz", "every fuzz target for 20 seconds, from what the last runs learned", |context| {
-        fuzz::for_seconds(context, 20)
-    }),
-    search("loom", "models of the concurrent code, each as deep as some minutes allow", |context| {
-        loom::run(context, loom::Depth::Soak, LIMIT)
-    }),
+    step(
+        "fuzz",
+        "every fuzz target for 20 seconds, from what the last runs learned",
+        Takes::All,
+        |context| fuzz::for_seconds(context, 20),
+    ),
+    step(
+        "loom",
+        "models of the concurrent code, each as deep as some minutes allow",
+        Takes::All,
+        |context| loom::run(context, loom::Depth::Soak, LIMIT),
+    ),
 ];
 
-/// Processes that are started, killed, and waited for.
-const fn play(
+/// `takes`: processes that are started, killed and waited for take little; a search takes whatever processors there are.
+const fn step(
     name: &'static str,
     title: &'static str,
+    takes: Takes,
     run: fn(&Context) -> Result<(), Stop>,
 ) -> Step<Context> {
-    Step { name, title, needs: &[], leftovers: Leftovers::AFailure, takes: Takes::Little, run }
-}
-
-/// Takes whatever processors there are.
-const fn search(
-    name: &'static str,
-    title: &'static str,
-    run: fn(&Context) -> Result<(), Stop>,
-) -> Step<Context> {
-    Step { name, title, needs: &[], leftovers: Leftovers::AFailure, takes: Takes::All, run }
+    Step { name, title, needs: &[], leftovers: Leftovers::AFailure, takes, run }
 }
 
 /// How the steps follow each other.

@@ -79,16 +79,16 @@ impl Agent {
     /// Every deadline that there is. Looked at several times a frame, so the state is asked once for all of them.
     fn deadlines(&self, mut each: impl FnMut(Timer, Instant)) {
         let timers = &self.config.timers;
-        let asked_at = self.progress.asked_at;
+        let ready_due = self.progress.asked_at.map(|asked_at| asked_at + timers.ready_warning);
         let mut when = |timer, due: Option<Instant>| due.into_iter().for_each(|due| each(timer, due));
         let open = match &self.link.state {
             State::Waiting { at } => {
                 when(Timer::Dial, Some(*at));
-                return when(Timer::Ready, asked_at.map(|asked| asked + timers.ready_warning));
+                return when(Timer::Ready, ready_due);
             }
             State::Dialing { deadline } | State::Upgrading { deadline, .. } => {
                 when(Timer::Connect, Some(*deadline));
-                return when(Timer::Ready, asked_at.map(|asked| asked + timers.ready_warning));
+                return when(Timer::Ready, ready_due);
             }
             State::Ended => return,
             State::Open(open) => open,
@@ -105,7 +105,7 @@ impl Agent {
         }
         when(Timer::Hold, open.held_until);
         when(Timer::Settle, (!open.useful).then(|| open.since + timers.capacity_window));
-        when(Timer::Ready, asked_at.map(|asked| asked + timers.ready_warning));
+        when(Timer::Ready, ready_due);
         when(Timer::Drain, self.progress.drain_until);
         if let Some(least) = self.config.unfreeze.filter(|_| open.held_until.is_none()) {
             when(Timer::Unfreeze, self.sessions.unfreeze_at(least));

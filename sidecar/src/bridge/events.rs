@@ -128,8 +128,7 @@ impl Bridge {
         last_byte: Instant,
     ) {
         let slot = self.slot.take().expect("the agent completes an observation only in the slot on offer");
-        // The session's next observation shows that the action before it arrived.
-        self.outbox.forget(|kept| kept.is_past() && kept.epoch == epoch);
+        self.outbox.acknowledge(epoch);
         if !self.agent.is_session_open(epoch) {
             // Its session was closed by us while its bytes were still coming: nobody may answer it.
             self.owner.unclaim(slot);

@@ -97,8 +97,8 @@ impl Bridge {
 
     /// An observation that no slot can hold was discarded as it came in.
     pub(super) fn too_large(&mut self, waiting: Waiting, size: u64, now: Instant) {
-        // It came after the last action, which has arrived then, and a successor has to know so, too.
-        self.outbox.forget(|kept| kept.is_past() && kept.epoch == waiting.epoch);
+        // No slot notes for a successor that it came.
+        self.outbox.acknowledge(waiting.epoch);
         self.owner.journal().next_sequence(waiting.sequence.saturating_add(1));
         let slot = self.owner.geometry().observation_bytes;
         tracing::error!(

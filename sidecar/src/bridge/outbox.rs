@@ -146,6 +146,11 @@ impl Outbox {
         self.kept.iter().any(|kept| kept.state != State::Sent)
     }
 
+    /// An observation of the session of `epoch` came: the action before it has arrived.
+    pub(super) fn acknowledge(&mut self, epoch: Epoch) {
+        self.forget(|kept| kept.is_past() && kept.epoch == epoch);
+    }
+
     /// Forgets what `gone` picks; returns how many of those were never sent. What the kernel is still reading
     /// stays until `sent` has been called for it.
     pub(super) fn forget(&mut self, gone: impl Fn(&Kept) -> bool) -> u64 {

@@ -94,7 +94,8 @@ pub(crate) struct Shared {
 pub enum WindDown {
     /// It is ended.
     EndWorker,
-    /// It was told of the drain and ends by itself, with what it has to write down; after a while it is ended.
+    /// It is told that the region has ended and ends by itself, with what it has to write down; after a while, or when a
+    /// signal comes, it is ended.
     AwaitWorker,
     /// It stays, for the sidecar that takes over.
     LeaveWorker,
