@@ -169,7 +169,7 @@ fn one_life() -> Proof {
     ensure!(stage.receive_frame(Opcode::Text, open, |event| matches!(event, Event::SessionOpened { .. })));
     ensure!(stage.agent.phase() == Phase::Running);
     let epoch = stage.agent.session().map(|(_, epoch)| epoch).ok_or(line!())?;
-    ensure!(stage.agent.is_session_open(epoch));
+    ensure!(stage.agent.is_session_open(epoch) && stage.agent.longest_wait().is_zero());
     exchange(&mut stage, epoch)?;
 
     stage.agent.close_session(stage.now, epoch, "done");
