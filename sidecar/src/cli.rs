@@ -67,7 +67,7 @@ pub struct TalkArgs {
     #[arg(long, value_enum, default_value_t, global = true, help_heading = "Output")]
     pub log_format: Format,
     /// End when the process with this pid, which started this one, ends (for the demo's children)
-    #[arg(long, global = true, hide = true, value_name = "PID")]
+    #[arg(long, global = true, hide = true, value_name = "PID", help_heading = "Output")]
     pub die_with: Option<u32>,
     /// Say each step
     #[arg(short, long, global = true, conflicts_with = "quiet", help_heading = "Output")]
@@ -123,7 +123,7 @@ pub struct RunArgs {
     /// Job UUID [env: JOB_UUID]
     #[arg(long, value_name = "UUID")]
     pub job: Option<String>,
-    /// Gateway [env: TUNNEL_ENDPOINT]
+    /// Gateway [env: TUNNEL_ENDPOINT] [default: ws://120.92.88.78/api/challenge/tunnel]
     #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,
     /// Agent id of this process; a random UUID unless a predecessor's region says otherwise
@@ -165,6 +165,9 @@ pub struct RunArgs {
     /// Serve counters over HTTP in Prometheus' text format
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
+    /// Worker to start and keep running; without one, start it yourself against --shm
+    #[arg(last = true, value_name = "CMD")]
+    pub worker: Vec<OsString>,
     /// Sizes of the region.
     #[command(flatten)]
     pub region: RegionArgs,
@@ -174,9 +177,6 @@ pub struct RunArgs {
     /// Timers.
     #[command(flatten)]
     pub timers: TimerArgs,
-    /// Worker to start and keep running; without one, start it yourself against --shm
-    #[arg(last = true, value_name = "CMD")]
-    pub worker: Vec<OsString>,
 }
 
 /// Sizes.
@@ -271,20 +271,18 @@ pub struct FailureArgs {
 pub struct MaybeDuration(pub Option<Duration>);
 
 macro_rules! timers {
-    ($($(#[doc = $doc:literal])* $name:ident = $flag:literal),+ $(,)?) => {
+    ($($(#[doc = $doc:literal])* $name:ident = $flag:literal, $default:literal;)+) => {
         /// Every timer of the tunnel, so that a rehearsal can run faster than life.
         #[derive(Debug, Clone, Copy, Args)]
         #[command(next_help_heading = "Timers")]
         pub struct TimerArgs {
-            $($(#[doc = $doc])* #[arg(long = $flag, value_parser = duration, value_name = "TIME")] pub $name: Option<Duration>,)+
+            $($(#[doc = $doc])* #[arg(long = $flag, default_value = $default, value_parser = duration, value_name = "TIME")] pub $name: Duration,)+
         }
 
         impl TimerArgs {
-            /// The design's timers with what the flags changed.
+            /// What the flags say; without any, the design's timers (a test compares).
             pub fn timers(&self) -> sidecar_core::agent::Timers {
-                let mut timers = sidecar_core::agent::Timers::default();
-                $(if let Some(value) = self.$name { timers.$name = value; })+
-                timers
+                sidecar_core::agent::Timers { $($name: self.$name,)+ ..Default::default() }
             }
         }
     };
@@ -292,33 +290,33 @@ macro_rules! timers {
 
 timers! {
     /// First dial: keep trying for this long
-    dial = "dial-timeout",
+    dial = "dial-timeout", "5m";
     /// One attempt: connection and upgrade
-    connect = "connect-timeout",
+    connect = "connect-timeout", "10s";
     /// Redial until this long after the last byte, when the connection fell silent
-    redial_after_silence = "redial-after-silence",
+    redial_after_silence = "redial-after-silence", "75s";
     /// Redial until this long after a close or FIN
-    redial_after_close = "redial-after-close",
+    redial_after_close = "redial-after-close", "33s";
     /// A close this soon after the upgrade means the parallelism cap
-    capacity_window = "capacity-window",
+    capacity_window = "capacity-window", "2s";
     /// After a redial, kept answers wait this long for a first frame
-    hold_answers = "hold-answers",
+    hold_answers = "hold-answers", "1s";
     /// Ping after this long without a byte either way
-    ping_after = "ping-after",
+    ping_after = "ping-after", "20s";
     /// Give the connection up after this long without a byte received
-    dead_after = "dead-after",
-    /// Unsolicited pongs while all slots are taken
-    blocked_pong = "blocked-pong",
+    dead_after = "dead-after", "40s";
+    /// Unsolicited pongs while all slots are taken: this long between two
+    blocked_pong = "blocked-pong", "15s";
     /// Warn when the worker is not ready after this long
-    ready_warning = "ready-warning",
+    ready_warning = "ready-warning", "60s";
     /// How long a drain waits for answers
-    drain = "drain-timeout",
+    drain = "drain-timeout", "60s";
     /// How long a close handshake may take
-    close = "close-timeout",
+    close = "close-timeout", "5s";
     /// First delay of the redial backoff
-    backoff_base = "backoff-base",
+    backoff_base = "backoff-base", "250ms";
     /// Largest delay of the redial backoff
-    backoff_max = "backoff-max",
+    backoff_max = "backoff-max", "5s";
 }
 
 /// `sidecar demo`
@@ -453,10 +451,26 @@ mod tests {
     fn timers_and_switches_take_units_and_off() {
         let run =
             run(&["--shm", "/x", "--ping-after", "500ms", "--unfreeze", "off", "--worker-timeout", "3"]);
-        assert_eq!(run.timers.timers().ping_after, Duration::from_millis(500));
+        let default = sidecar_core::agent::Timers::default();
+        let ping_after = Duration::from_millis(500);
+        assert_eq!(run.timers.timers(), sidecar_core::agent::Timers { ping_after, ..default });
         assert_eq!(run.failure.unfreeze, MaybeDuration(None));
         assert_eq!(run.failure.worker_timeout, MaybeDuration(Some(Duration::from_secs(3))));
         assert!(read(&["--shm", "/x", "--dial-timeout", "soon"]).is_err());
+    }
+
+    #[test]
+    fn the_help_shows_the_endpoint_of_life_and_the_designs_timers() {
+        let timers = run(&["--shm", "/x"]).timers.timers();
+        assert_eq!(timers, sidecar_core::agent::Timers::default());
+        let command = Cli::command();
+        let is_timer = |argument: &&clap::Arg| argument.get_help_heading() == Some("Timers");
+        for argument in command.get_arguments().filter(is_timer) {
+            assert!(!argument.get_default_values().is_empty(), "{}", argument.get_id());
+        }
+        let endpoint = command.get_arguments().find(|argument| argument.get_id() == "endpoint");
+        let help = endpoint.and_then(clap::Arg::get_help).map(ToString::to_string);
+        assert!(help.unwrap().ends_with(&format!("[default: {}]", crate::config::DEFAULT_ENDPOINT)));
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub enum Policy {
 /// `sidecar worker`
 #[derive(Debug, Clone, clap::Args)]
 pub struct WorkerArgs {
-    /// Path of the region [env: SIDECAR_SHM]
+    /// Path of the region
     #[arg(long, env = "SIDECAR_SHM", value_name = "PATH")]
     pub shm: PathBuf,
     /// What to answer
