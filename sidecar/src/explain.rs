@@ -297,31 +297,61 @@ pub fn run(args: &ExplainArgs) -> Result<Exit, Failure> {
 
 fn explanation(word: &str) -> Option<String> {
     if let Some((number, means, next)) = EXITS.iter().find(|(number, ..)| word == number.to_string()) {
-        return Some(format!("exit code {number}\n  means  {means}\n  do     {next}\n"));
+        return Some(format!("exit code {number}\n{}", rows(&[("it means", means), ("do", next)])));
     }
     let code = Code::named(word)?;
     let kind = match code.kind() {
         Kind::End => "the sidecar ends, exit code 1",
         Kind::Incident => "the run goes on",
     };
-    let (sees, means, next) = (code.sees(), code.means(), code.next());
-    Some(format!("{code} ({kind})\n  see    {sees}\n  means  {means}\n  do     {next}\n"))
+    Some(format!("{code} ({kind})\n{}", texts(code)))
 }
 
+/// All of README's tables, one entry below the other.
 fn overview() -> String {
-    let mut text = String::new();
-    for (kind, title) in [(Kind::End, "ends, exit code 1"), (Kind::Incident, "the run goes on")] {
-        text.push_str(&format!("{title}\n"));
-        for code in of(kind) {
-            text.push_str(&format!("  {:<16} {}\n", code.name(), code.sees()));
-        }
-        text.push('\n');
+    let mut text = "EXIT CODES\n\n".to_owned();
+    for (number, means, next) in EXITS {
+        text += &format!("{number}\n{}\n", rows(&[("it means", means), ("do", next)]));
     }
-    text.push_str("exit codes\n");
-    for (number, means, _) in EXITS {
-        text.push_str(&format!("  {number:<16} {means}\n"));
+    let titles =
+        [(Kind::End, "THE SIDECAR ENDS, WITH EXIT CODE 1"), (Kind::Incident, "THE RUN GOES ON, AND SAYS SO")];
+    for (kind, title) in titles {
+        text += &format!("{title}\n\n");
+        for code in of(kind) {
+            text += &format!("{code}\n{}\n", texts(code));
+        }
     }
     text
+}
+
+fn texts(code: Code) -> String {
+    rows(&[("you see", code.sees()), ("it means", code.means()), ("do", code.next())])
+}
+
+/// What a terminal shows without breaking a line by itself.
+const WIDTH: usize = 80;
+
+/// Labels and texts in two columns, the texts in lines that fit a terminal.
+fn rows(rows: &[(&str, &str)]) -> String {
+    let mut out = String::new();
+    for (label, text) in rows {
+        let mut line = format!("  {label:<8}  ");
+        let indent = line.len();
+        for word in text.split(' ') {
+            if line.len() > indent && line.len() + 1 + word.len() > WIDTH {
+                out += &line;
+                out.push('\n');
+                line = " ".repeat(indent);
+            }
+            if line.len() > indent {
+                line.push(' ');
+            }
+            line += word;
+        }
+        out += &line;
+        out.push('\n');
+    }
+    out
 }
 
 fn of(kind: Kind) -> impl Iterator<Item = Code> {
@@ -353,6 +383,22 @@ mod tests {
         let readme = std::fs::read_to_string(path).unwrap();
         for table in [table(Kind::End), table(Kind::Incident), exits()] {
             assert!(readme.contains(&table), "README.md lacks this table:\n\n{table}");
+        }
+    }
+
+    #[test]
+    fn without_a_code_all_of_every_table_is_printed_in_lines_that_fit_a_terminal() {
+        let text = overview();
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let all = words(&text);
+        for code in Code::ALL {
+            let (sees, means, next) = (code.sees(), code.means(), code.next());
+            let entry = words(&format!("{code} you see {sees} it means {means} do {next}"));
+            assert!(all.contains(&entry), "{entry}");
+        }
+        for (number, means, next) in EXITS {
+            assert!(all.contains(&format!("{number} it means {means} do {next}")), "{number}");
         }
     }
 
