@@ -19,6 +19,7 @@ use sidecar_shm::attach::Listener;
 use sidecar_shm::clock;
 use sidecar_shm::region::{self, CreateError, Found, Identity, Opened, Pages};
 use sidecar_shm::spin::Spin;
+use sidecar_shm::stats::Gauge;
 
 use crate::bridge::{Bridge, LastingCopier};
 use crate::cli::RunArgs;
@@ -218,6 +219,7 @@ fn start(
             .hint("free that path, or choose another one for --shm, a shorter one if it is too long")
     })?;
     let choice = driver::choose(args.io, owner.doorbells(), args.ring)?;
+    owner.stats().set(Gauge::Driver, if choice.driver.name() == "uring" { 1 } else { 2 });
     tracing::info!(
         io = choice.driver.name(),
         why = %choice.why,

@@ -5,6 +5,8 @@ use std::io::Write;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
+use sidecar_core::time::Instant;
+use sidecar_shm::clock;
 use sidecar_shm::stats::{Counter, Gauge, Snapshot, Stage, Stats};
 
 use crate::cli::StatArgs;
@@ -106,11 +108,13 @@ fn to_text(snapshot: &Snapshot) -> String {
     for &counter in Counter::ALL {
         let value = snapshot.counter(counter);
         if value > 0 {
-            let _ = writeln!(out, "{:<20} {value:>14}", counter.name());
+            let shown = if counter.name().contains("bytes") { bytes(value) } else { value.to_string() };
+            let _ = writeln!(out, "{:<20} {shown:>14}", counter.name());
         }
     }
     for &gauge in Gauge::ALL {
-        let _ = writeln!(out, "{:<20} {:>14}", gauge.name(), snapshot.gauge(gauge));
+        let (name, value) = reading(gauge, snapshot);
+        let _ = writeln!(out, "{name:<20} {value:>14}");
     }
     let _ =
         writeln!(out, "{:<20} {:>9} {:>9} {:>9} {:>9} {:>9}", "latency", "count", "p50", "p90", "p99", "max");
@@ -128,29 +132,72 @@ fn to_text(snapshot: &Snapshot) -> String {
     out
 }
 
+/// A gauge in words, or with a unit.
+fn reading(gauge: Gauge, snapshot: &Snapshot) -> (&'static str, String) {
+    let value = snapshot.gauge(gauge);
+    let word = match (gauge, value) {
+        (Gauge::Phase, 0) => "queued",
+        (Gauge::Phase, 1) => "warm-up",
+        (Gauge::Phase, 2) => "running",
+        (Gauge::Phase, 3) => "draining",
+        (Gauge::SessionOpen | Gauge::Connected, 0) => "no",
+        (Gauge::SessionOpen | Gauge::Connected, 1) => "yes",
+        (Gauge::ConnectedSince, _) if snapshot.gauge(Gauge::Connected) == 0 => "-",
+        (Gauge::WorkerPid, 0) => "none",
+        (Gauge::Driver, 1) => "io_uring",
+        (Gauge::Driver, 2) => "epoll",
+        (Gauge::ConnectedSince, since) => {
+            return ("connected_for", time(nanos(clock::now().since(Instant::from_nanos(since)))));
+        }
+        (_, number) => return (gauge.name(), number.to_string()),
+    };
+    let name = if gauge == Gauge::ConnectedSince { "connected_for" } else { gauge.name() };
+    (name, word.to_owned())
+}
+
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Nanoseconds with a unit that fits.
 pub(crate) fn time(nanos: u64) -> String {
-    match nanos {
-        0..1_000 => format!("{nanos} ns"),
-        1_000..1_000_000 => format!("{:.1} us", nanos as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.2} ms", nanos as f64 / 1e6),
-        _ => format!("{:.2} s", nanos as f64 / 1e9),
-    }
+    let (unit, name) = match nanos {
+        0..1_000 => return format!("{nanos} ns"),
+        1_000..1_000_000 => return format!("{:.1} us", nanos as f64 / 1e3),
+        1_000_000..1_000_000_000 => (1e6, "ms"),
+        1_000_000_000..60_000_000_000 => (1e9, "s"),
+        60_000_000_000..3_600_000_000_000 => (60e9, "min"),
+        _ => (3600e9, "h"),
+    };
+    format!("{:.2} {name}", nanos as f64 / unit)
+}
+
+/// Bytes with a unit that fits.
+fn bytes(count: u64) -> String {
+    let (unit, name) = match count {
+        0..0x400 => return format!("{count} B"),
+        0x400..0x10_0000 => (1_u64 << 10, "KiB"),
+        0x10_0000..0x4000_0000 => (1 << 20, "MiB"),
+        0x4000_0000..0x100_0000_0000 => (1 << 30, "GiB"),
+        _ => (1 << 40, "TiB"),
+    };
+    format!("{:.1} {name}", count as f64 / unit as f64)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::time;
+    use super::{bytes, time};
 
     #[test]
     fn a_time_is_shown_in_the_unit_that_fits() {
-        assert_eq!(
-            [time(999), time(1_500), time(2_345_678), time(1_500_000_000)],
-            ["999 ns", "1.5 us", "2.35 ms", "1.50 s"]
-        );
+        let times = [999, 1_500, 2_345_678, 1_500_000_000, 90_000_000_000, 5_400_000_000_000].map(time);
+        assert_eq!(times, ["999 ns", "1.5 us", "2.35 ms", "1.50 s", "1.50 min", "1.50 h"]);
+    }
+
+    #[test]
+    fn bytes_are_shown_in_the_unit_that_fits() {
+        let counts = [0, 1023, 1024, 786_432, 1_288_490_189, 3 << 40, u64::MAX].map(bytes);
+        let shown = ["0 B", "1023 B", "1.0 KiB", "768.0 KiB", "1.2 GiB", "3.0 TiB", "16777216.0 TiB"];
+        assert_eq!(counts, shown);
     }
 }

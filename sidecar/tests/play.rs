@@ -322,6 +322,12 @@ fn stat_reads_a_running_sidecar_from_outside() {
     with_worker(&mut command, "cartpole");
     let mut running = Running::start(&mut command);
     running.await_stderr("session open");
+    let output = sidecar().args(["stat", "--once", "--shm"]).arg(region.path()).output().unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    for (name, reading) in [("phase", "running"), ("connected", "yes"), ("connected_for", "s")] {
+        let line = shown.lines().find(|line| line.split_whitespace().next() == Some(name));
+        assert!(line.is_some_and(|line| line.contains(reading)), "{name}: {shown}");
+    }
     let mut frames = 0;
     support::wait_for("frames in the statistics", || {
         let output = sidecar().args(["stat", "--json", "--shm"]).arg(region.path()).output().unwrap();

@@ -1,6 +1,6 @@
 //! What the agent reports, turned into journal entries, records for the worker, and effects.
 
-use sidecar_core::agent::{CloseBy, Disconnect, DropKind, Event, HangUp, Notice};
+use sidecar_core::agent::{CloseBy, Disconnect, DropKind, Event, HangUp, Notice, Phase};
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::Epoch;
 use sidecar_shm::owner::Lent;
@@ -22,6 +22,19 @@ impl Bridge {
             self.announcer.warmed_before();
         }
         self.dialled_before = self.agent.connected_once();
+        self.owner.stats().set(Gauge::Connected, 0);
+        self.show_phase();
+    }
+
+    /// To `sidecar stat` and the metrics.
+    pub(super) fn show_phase(&self) {
+        let phase = match self.agent.phase() {
+            Phase::Queued => 0,
+            Phase::Warmup => 1,
+            Phase::Running => 2,
+            Phase::Draining => 3,
+        };
+        self.owner.stats().set(Gauge::Phase, phase);
     }
 
     pub(super) fn handle_event(&mut self, event: Event, now: Instant) {
@@ -39,12 +52,14 @@ impl Bridge {
                 self.owner.journal().connected();
                 self.owner.stats().set(Gauge::Connected, 1);
                 self.owner.stats().set(Gauge::ConnectedSince, now.as_nanos());
+                self.show_phase();
                 tracing::info!(attempt, resumed, agent = self.agent.agent_id().as_str(), "tunnel is up");
             }
             Event::Disconnected { cause, redial_until } => self.disconnected(&cause, redial_until, now),
             Event::Warmup => {
                 tracing::info!("warm-up asked for");
                 self.owner.journal().warmup_seen();
+                self.show_phase();
                 self.announcer.warm_up();
                 self.tell_worker();
                 self.start_warmup(now);
@@ -56,6 +71,7 @@ impl Bridge {
             Event::ReadySent => {
                 tracing::info!("ready");
                 self.owner.journal().ready_sent();
+                self.show_phase();
             }
             Event::SessionOpened { session, epoch, resumed } => {
                 tracing::info!(session = session.as_str(), epoch = epoch.0, resumed, "session open");
@@ -95,6 +111,7 @@ impl Bridge {
             Event::Drain { reason } => {
                 tracing::info!(reason = reason.as_str(), unanswered = self.waiting.len(), "drain");
                 self.owner.journal().drain_seen();
+                self.show_phase();
                 self.announcer.drain();
                 self.draining = true;
             }

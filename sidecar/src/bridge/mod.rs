@@ -375,6 +375,7 @@ impl Bridge {
     pub fn replace_agent(&mut self, now: Instant, agent: AgentId) {
         self.owner.journal().agent(&agent);
         self.agent.replace_agent(now, agent);
+        self.show_phase();
     }
 
     /// A worker asks for a seat.
