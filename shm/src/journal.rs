@@ -34,7 +34,7 @@ use crate::crash::{Point, point};
 use crate::layout::{MAX_OBSERVATION_SLOTS, SEATS};
 use crate::map::Map;
 use crate::sync::Ordering;
-pub use last_action::LastAction;
+pub use last_action::{LONGEST_KEPT, LastAction};
 pub(crate) use past::{Past, Unreadable, read_main};
 pub(crate) use state::{Main, Progress, SeatRecord, SlotRecord, Standing};
 use words::{Read, Record};

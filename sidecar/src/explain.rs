@@ -220,6 +220,11 @@ codes! {
         "the action or the next observation was lost in the cut; a lockstep simulator would wait for ever",
         "nothing; `--unfreeze off` forbids it"
     }
+    ActionNotKept "action-not-kept" Incident {
+        "an action is too long to be kept for a successor",
+        "over about 7 KiB, `--unfreeze` works for as long as this process lives, not for the sidecar that takes over from one that died; said once in a run",
+        "nothing; shorter actions (fewer steps of a chunk, smaller numbers) are kept"
+    }
     Wedged "wedged" Incident {
         "the tunnel is up and a session is open, but nothing has come for `--wedge-after`",
         "the gateway may have lost the session",

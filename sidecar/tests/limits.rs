@@ -310,3 +310,19 @@ fn the_defaults_need_no_more_than_64_kib_of_locked_memory() {
     };
     assert_eq!(code, 0, "{said}");
 }
+
+/// Nobody whose actions are short, or who forbids the second sending, has to read of it.
+#[test]
+fn an_action_that_is_too_long_for_a_successor_is_said_once() {
+    for (bytes, unfreeze, lines) in [("10000", "60s", 1), ("5000", "60s", 0), ("10000", "off", 0)] {
+        let region = Region::new();
+        region.expect_late_frames();
+        let gateway = Gateway::start(&[&FAST_GATEWAY[..], &["--cases", "3", "--payload", bytes]].concat());
+        let mut command = main_job(&region, &gateway.endpoint);
+        command.args(["--unfreeze", unfreeze]);
+        with_worker(&mut command, "echo");
+        let (code, said) = Running::start(&mut command).finish();
+        assert_eq!(code, 0, "{said}");
+        assert_eq!(said.matches("action-not-kept").count(), lines, "{said}");
+    }
+}

@@ -20,8 +20,8 @@ use crate::sync::Ordering;
 const HEADER: usize = 4;
 /// The check stands in front of all of them.
 const PAYLOAD: usize = place::LAST_ACTION + (1 + HEADER) * 8;
-/// Longer ones are not kept for a successor.
-const MOST: usize = JOURNAL_BYTES - PAYLOAD;
+/// Longer payloads are not kept for a successor.
+pub const LONGEST_KEPT: usize = JOURNAL_BYTES - PAYLOAD;
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,7 +47,7 @@ impl LastAction<&[u8]> {
         // who comes after this process's death.
         word(0).store(0, Ordering::Relaxed);
         crate::sync::fence(Ordering::Release);
-        if self.payload.len() > MOST {
+        if self.payload.len() > LONGEST_KEPT {
             return;
         }
         point(Point::JournalBefore);
@@ -74,7 +74,7 @@ impl LastAction<&[u8]> {
         [
             self.sequence,
             u64::from(self.epoch.0) | u64::from(self.resent) << 32,
-            // `MOST` is less than a u32.
+            // `LONGEST_KEPT` is less than a u32.
             self.payload.len() as u64 | u64::from(u32::from_le_bytes(self.mask)) << 32,
             wait,
         ]
@@ -87,7 +87,7 @@ impl LastAction {
         let word = |index: usize| map.word64(place::LAST_ACTION + index * 8).load(Ordering::Relaxed);
         let header: [u64; HEADER] = core::array::from_fn(|index| word(1 + index));
         // Every cast takes the bits that `header` put there.
-        let length = usize::try_from(header[2] as u32).ok().filter(|length| *length <= MOST)?;
+        let length = usize::try_from(header[2] as u32).ok().filter(|length| *length <= LONGEST_KEPT)?;
         let mut sum = header.into_iter().fold(start(), step);
         let mut payload = Vec::with_capacity(length.next_multiple_of(8));
         for index in 0..length.div_ceil(8) {
@@ -117,7 +117,7 @@ const fn start() -> u64 {
     place::LAST_ACTION as u64
 }
 
-const _: () = assert!(MOST.is_multiple_of(8), "the last word lies in the journal");
+const _: () = assert!(LONGEST_KEPT.is_multiple_of(8), "the last word lies in the journal");
 
 #[cfg(test)]
 mod tests {
@@ -139,12 +139,12 @@ mod tests {
     fn it_is_read_back_whatever_its_length() {
         let map = blank(JOURNAL_BYTES);
         assert_eq!(LastAction::read(&map), None);
-        for length in [0, 1, 7, 8, 9, 64, MOST - 1, MOST] {
+        for length in [0, 1, 7, 8, 9, 64, LONGEST_KEPT - 1, LONGEST_KEPT] {
             let payload: Vec<u8> = (0..length).map(|byte| byte as u8).collect();
             action(&payload).write(&map);
             assert_eq!(LastAction::read(&map).unwrap().borrowed(), action(&payload));
         }
-        action(&vec![1; MOST + 1]).write(&map);
+        action(&vec![1; LONGEST_KEPT + 1]).write(&map);
         assert_eq!(LastAction::read(&map), None, "none is better than one of before");
     }
 

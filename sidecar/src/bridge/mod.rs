@@ -171,6 +171,8 @@ pub struct Bridge {
     wire: OnWire,
     control: Box<[u8; CONTROL_BYTES]>,
     draining: bool,
+    /// It was said that an action is too long for a successor.
+    told_unkept: bool,
     dialled_before: bool,
     /// After a loss: the gateway's window is over then at the latest.
     window_until: Option<Instant>,
@@ -221,6 +223,7 @@ impl Bridge {
             wire: OnWire::Nothing,
             control: Box::new([0; CONTROL_BYTES]),
             draining: false,
+            told_unkept: false,
             dialled_before: false,
             window_until: None,
             ahead: None,

@@ -6,7 +6,7 @@ use sidecar_core::agent::{MAX_HEAD, Refused};
 use sidecar_core::record::ToSidecar;
 use sidecar_core::time::Instant;
 use sidecar_core::tunnel::Epoch;
-use sidecar_shm::journal::LastAction;
+use sidecar_shm::journal::{LONGEST_KEPT, LastAction};
 use sidecar_shm::owner::{FromWorker, SeatInfo, SeatPoisoned};
 use sidecar_shm::slots::Held;
 use sidecar_shm::stats::{Counter, Stage};
@@ -148,6 +148,16 @@ impl Bridge {
             let (mask, payload) = kept.payload();
             let last = LastAction { epoch, sequence, resent: kept.resend, longest_wait, mask, payload };
             self.owner.journal().last_action(&last);
+            if length as usize > LONGEST_KEPT && !core::mem::replace(&mut self.told_unkept, true) {
+                let code = Code::ActionNotKept.name();
+                tracing::warn!(
+                    code,
+                    bytes = length,
+                    most = LONGEST_KEPT,
+                    "an action is too long to be kept for a successor: if this process dies and the action is lost, \
+                     nobody can send it once more (--unfreeze), and a simulator in lockstep waits for ever"
+                );
+            }
         }
         // Promise 1: on record before the kernel gets the first byte.
         self.owner.journal().action_started(sequence);
