@@ -161,9 +161,9 @@ codes! {
         "look at the worker and at the sidecar's log of that time"
     }
     Redialling "redialling" Incident {
-        "the connection is gone",
-        "a cut, a close, a refusal or a broken rule; the line says which, and for how long the gateway may still keep the session",
-        "nothing: it is dialled again, and what waits is kept"
+        "the connection is gone, or none came about yet",
+        "a cut, a close, a refusal or a broken rule; the line says which, and for how long it is dialled again: once there was a connection, that is how long the gateway may still keep the session",
+        "nothing, if it comes back; what waits is kept. At the start check that the gateway runs, and `--endpoint`"
     }
     Unresolved "unresolved" Incident {
         "the gateway's name cannot be resolved",

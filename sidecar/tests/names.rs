@@ -72,14 +72,14 @@ fn a_resolver_that_hangs_delays_no_end() {
     let Some(names) = Names::new(1) else { return };
     for io in ["uring", "epoll"] {
         let region = Region::new();
-        region.expect(&["connection lost: dial failed: no answer in time"]);
+        region.expect(&["no connection yet: dial failed: no answer in time"]);
         let mut command = main_job(&region, "ws://gateway.test/tunnel");
         // The second dial finds the first one's look-up under way.
         command.args(["--io", io, "--connect-timeout", "200ms"]);
         with_worker(&mut command, "cartpole");
         let mut running = Running::start(&mut names.inside(&command));
         running.await_stderr("worker attached");
-        running.await_stderr("redialling");
+        running.await_stderr("dialling again");
         running.signal(Signal::TERM);
         let (code, said) = running.finish();
         assert_eq!(code, 143, "{said}");

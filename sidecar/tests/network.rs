@@ -221,7 +221,7 @@ fn a_cut_that_nobody_notices_costs_time_alone() {
     rounds("short", |cable, cut, random| {
         let job = Job::start(cable, &REASK, &[]);
         // The first dial of a busy machine; a later one would be a second connection.
-        job.region.expect(&["connection lost: dial failed"]);
+        job.region.expect(&["no connection yet: dial failed"]);
         thread::sleep(random.millis(50, 300));
         let meant = job.cut_for(cut, random.millis(100, 500), Duration::from_millis(900));
         let (code, report, said, _region) = job.end();

@@ -136,7 +136,7 @@ fn a_close_frame_in_mid_session_is_no_end() {
 
 #[test]
 fn refusals_that_pass_are_waited_out() {
-    let refused = "connection lost: upgrade refused with status 500";
+    let refused = "no connection yet: upgrade refused with status 500";
     solved_with(&[refused], &["--cases", "1", "--refuse", "500:3"], &[]);
 }
 

@@ -90,7 +90,7 @@ fn the_token_is_nowhere_that_others_can_look() {
 fn the_token_is_in_no_error() {
     let errors = |arguments: &[&str], set: &dyn Fn(&mut std::process::Command)| {
         let region = Region::new();
-        region.expect(&["connection lost"]);
+        region.expect(&["connection lost", "no connection yet"]);
         let gateway = Gateway::start(&[&FAST_GATEWAY[..], &["--cases", "1"], arguments].concat());
         let mut command = main_job(&region, &gateway.endpoint);
         command.args(FAST).args(["-v"]);

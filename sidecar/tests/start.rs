@@ -75,7 +75,7 @@ fn a_missing_job_a_bad_endpoint_and_a_gpu_are_each_told_apart() {
 #[test]
 fn values_come_from_the_state_file_when_nothing_else_has_them() {
     let region = Region::new();
-    region.expect(&["connection lost: dial failed: connection refused"]);
+    region.expect(&["no connection yet: dial failed: connection refused"]);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("state.env");
     let text = format!("export JOB_UUID=\"{JOB}\"\nTUNNEL_ENDPOINT={NOBODY}\nJOB_TOKEN='{TOKEN}'\n");
@@ -89,7 +89,7 @@ fn values_come_from_the_state_file_when_nothing_else_has_them() {
 #[test]
 fn a_gateway_that_cannot_be_reached_ends_the_run_after_the_dial_timeout() {
     let region = Region::new();
-    region.expect(&["connection lost: dial failed"]);
+    region.expect(&["no connection yet: dial failed"]);
     let mut command = main_job(&region, NOBODY);
     fails(command.args(["--dial-timeout", "300ms"]), &["could not be reached", "refused", "--dial-timeout"]);
     let mut command = main_job(&region, "ws://no-such-host.invalid/tunnel");
@@ -108,11 +108,11 @@ fn a_refused_job_says_where_the_token_came_from() {
 #[test]
 fn over_the_parallelism_cap_says_so_or_keeps_trying_when_told_to() {
     let region = Region::new();
-    region.expect(&["connection lost: closed right after the upgrade"]);
+    region.expect(&["no connection yet: closed right after the upgrade"]);
     let gateway = Gateway::start(&["--cases", "1", "--instant-close", "1000"]);
     fails(&mut main_job(&region, &gateway.endpoint), &["parallelism", "--wait-for-slot"]);
     let region = Region::new();
-    region.expect(&["connection lost: closed right after the upgrade"]);
+    region.expect(&["no connection yet: closed right after the upgrade"]);
     let gateway = Gateway::start(&["--cases", "1", "--instant-close", "2"]);
     let mut command = main_job(&region, &gateway.endpoint);
     command.arg("--wait-for-slot");
@@ -136,7 +136,7 @@ fn a_handshake_cut_short_at_any_byte_is_tried_again_until_the_timeout() {
         }
     });
     let region = Region::new();
-    region.expect(&["connection lost: end of stream"]);
+    region.expect(&["no connection yet: end of stream"]);
     let mut command = main_job(&region, &endpoint);
     fails(
         command.args(["--dial-timeout", "1500ms", "--backoff-base", "10ms", "--backoff-max", "20ms"]),
@@ -149,7 +149,7 @@ fn a_gateway_that_never_answers_the_upgrade_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("ws://{}/tunnel", listener.local_addr().unwrap());
     let region = Region::new();
-    region.expect(&["connection lost: dial failed: no answer in time"]);
+    region.expect(&["no connection yet: dial failed: no answer in time"]);
     let mut command = main_job(&region, &endpoint);
     command.args(["--dial-timeout", "500ms", "--connect-timeout", "100ms"]);
     fails(&mut command, &["could not be reached"]);
@@ -324,7 +324,7 @@ fn a_start_with_too_few_descriptors_leaves_nothing_wherever_it_fails() {
     for io in ["uring", "epoll", "auto"] {
         for files in 4..24 {
             let region = Region::new();
-            region.expect(&["connection lost: dial failed"]);
+            region.expect(&["no connection yet: dial failed"]);
             let mut job = main_job(&region, NOBODY);
             job.args(["--io", io, "--dial-timeout", "50ms", "--metrics", "127.0.0.1:0"]);
             let witness = with_witness(&mut job, &region);

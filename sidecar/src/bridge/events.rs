@@ -188,15 +188,21 @@ impl Bridge {
     fn disconnected(&mut self, cause: &Disconnect, redial_until: Option<Instant>, now: Instant) {
         self.owner.stats().set(Gauge::Connected, 0);
         self.outbox.take_back();
-        if self.agent.connected_once() {
+        let connected_once = self.agent.connected_once();
+        if connected_once {
             self.window_until = redial_until;
         }
         match redial_until {
             Some(until) => {
                 let left = until.since(now).as_secs();
                 let code = Code::Redialling.name();
-                tracing::warn!(code, %cause, budget_seconds = left, "the connection is gone; redialling");
-                self.note(Incident::ConnectionLost, &format!("connection lost: {cause}"), now);
+                if connected_once {
+                    tracing::warn!(code, %cause, budget_seconds = left, "the connection is gone; redialling");
+                    self.note(Incident::ConnectionLost, &format!("connection lost: {cause}"), now);
+                } else {
+                    tracing::warn!(code, %cause, budget_seconds = left, "no connection yet; dialling again");
+                    self.note(Incident::ConnectionLost, &format!("no connection yet: {cause}"), now);
+                }
             }
             None => tracing::info!(%cause, "the connection is gone"),
         }

@@ -151,7 +151,7 @@ fn an_answer_that_trickles_in_is_given_up_in_time() {
         }
     });
     let region = Region::new();
-    region.expect(&["connection lost: dial failed: no answer in time"]);
+    region.expect(&["no connection yet: dial failed: no answer in time"]);
     let mut command = main_job(&region, &endpoint);
     command.args(["--dial-timeout", "1s", "--connect-timeout", "300ms", "--backoff-max", "10ms"]);
     let (code, said) = Running::start(&mut command).finish();
