@@ -123,6 +123,8 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let Started { choice, commands, requests, control, end, signalled } = started;
     let frame_loop = FrameLoop::new(bridge, choice.driver, commands, requests, socket_options, waiting);
     let mut played = frame_loop.run();
+    // One that comes later shortens the end, and changes nothing about how it came.
+    let signalled = signalled.exit();
     // However it ended, the control thread ends the worker before the process goes, unless a successor takes it over.
     let wind_down = match &mut played {
         Ok((Outcome::Left, _)) => WindDown::LeaveWorker,
@@ -140,7 +142,7 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
         return Err(Failure::new(Code::Bug, "the control thread panicked")
             .at(bridge.standing(clock::now(), Some(&outcome))));
     }
-    finish(outcome, bridge, signalled.exit(), &token_source)
+    finish(outcome, bridge, signalled, &token_source)
 }
 
 /// Puts this thread, which becomes the frame loop, on the core that was asked for, or else near the GPU.

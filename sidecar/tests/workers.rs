@@ -112,6 +112,45 @@ fn a_child_is_not_ended_while_it_ends_by_itself_after_a_drain() {
     assert_eq!(fs::read_to_string(&written).unwrap(), "all of it\n", "{said}");
 }
 
+/// Such as one that still loads its model when all cases have been played by others.
+#[test]
+fn a_child_that_never_attached_is_not_waited_for_after_a_drain() {
+    let gateway = gateway(&["--parallel-cap", "2"]);
+    let (idle, busy) = (Region::new(), Region::new());
+    let mut command = main_job(&idle, &gateway.endpoint);
+    command.args(["--", "sleep", "1000"]);
+    let mut waiting = Running::start(&mut command);
+    waiting.await_stderr("warm-up asked for");
+    let mut command = main_job(&busy, &gateway.endpoint);
+    support::with_worker(&mut command, "cartpole");
+    let (code, said) = Running::start(&mut command).finish();
+    assert_eq!(code, 0, "{said}");
+    let (code, said) = waiting.finish();
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("drain") && !said.contains("has not ended since the drain"), "{said}");
+    assert_eq!(gateway.report()["solved"], 1);
+}
+
+/// The job is done, whatever a signal does to the worker that takes its time.
+#[test]
+fn a_signal_after_a_drain_ends_the_worker_and_a_second_one_kills_it() {
+    let region = Region::new();
+    let gateway = gateway(&[]);
+    let script = "trap '' TERM; \"$0\" worker --policy cartpole; sleep 1000";
+    let mut command = main_job(&region, &gateway.endpoint);
+    command.args(["--", "sh", "-c", script, env!("CARGO_BIN_EXE_sidecar")]);
+    let mut running = Running::start(&mut command);
+    running.await_stderr("a signal ends it now");
+    running.signal(Signal::TERM);
+    running.await_stderr("a second signal kills it");
+    running.signal(Signal::TERM);
+    let (code, said) = running.finish();
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("the worker is killed") && !said.contains("ends at once"), "{said}");
+    assert!(region.leftovers().is_empty(), "{:?}", region.leftovers());
+    assert_eq!(gateway.report()["solved"], 1, "{said}");
+}
+
 /// Anybody else's worker is not ours to end.
 #[test]
 fn a_worker_of_somebody_else_that_failed_is_left_alone() {

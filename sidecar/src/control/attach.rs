@@ -129,6 +129,7 @@ fn refuse(shared: &Shared, pending: Pending, refused: &SeatRefused) {
 }
 
 fn seated(shared: &Rc<Shared>, pending: Pending, grant: SeatGrant, eyes: Eyes) {
+    shared.met.set(true);
     let seat = usize::from(grant.seat);
     let watcher = tokio::task::spawn_local(watch(Rc::clone(shared), pending, grant, eyes)).abort_handle();
     // Its predecessor in this seat has given it up in order, and its process may live on: what becomes of that is no

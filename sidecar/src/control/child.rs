@@ -28,6 +28,8 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(250);
 const HEALTHY: Duration = Duration::from_secs(60);
 /// How long a worker may take after a drain to end by itself.
 const LAST_WORK: Duration = Duration::from_secs(10);
+/// Before that is worth a line.
+const UNTOLD: Duration = Duration::from_millis(500);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
 /// Keeps one worker running.
@@ -62,9 +64,20 @@ impl Keeper {
             let marked =
                 group::all_marked(&shared.mark).into_iter().filter(|it| Some(*it) != group::current());
             let mut groups: Vec<_> = group::current().into_iter().chain(marked).collect();
-            if wind_down == Some(WindDown::AwaitWorker) {
+            // One that never attached does not know that there is an end.
+            if wind_down == Some(WindDown::AwaitWorker) && shared.met.get() {
+                let last_work = async {
+                    if group::are_gone(&mut groups, UNTOLD).await {
+                        return true;
+                    }
+                    let seconds = LAST_WORK.as_secs();
+                    tracing::info!(
+                        "the job is done; the worker has {seconds} s to end by itself; a signal ends it now"
+                    );
+                    group::are_gone(&mut groups, LAST_WORK).await
+                };
                 let gone = tokio::select! {
-                    gone = group::are_gone(&mut groups, LAST_WORK) => gone,
+                    gone = last_work => gone,
                     () = shared.hurry.notified() => false,
                 };
                 if !gone {
@@ -83,7 +96,7 @@ impl Keeper {
         let mut backoff = FIRST_BACKOFF;
         loop {
             let started = tokio::time::Instant::now();
-            let status = match self.spawn(&shared.mark) {
+            let status = match self.spawn(shared) {
                 Ok(child) => wait(child).await,
                 // What ran before runs again: the file is being replaced, or the system is short of something.
                 Err(error) if *shared.ready.borrow() => format!("not started: {error}"),
@@ -118,15 +131,17 @@ impl Keeper {
         }
     }
 
-    fn spawn(&self, mark: &str) -> std::io::Result<Child> {
+    fn spawn(&self, shared: &Shared) -> std::io::Result<Child> {
         let mut command = Command::new(&self.command[0]);
-        command.args(&self.command[1..]).env("SIDECAR_SHM", &self.shm).env(MARK, mark).process_group(0);
+        command.args(&self.command[1..]).env("SIDECAR_SHM", &self.shm);
+        command.env(MARK, &shared.mark).process_group(0);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         // A background group that read the terminal would be stopped.
         command.stdin(Stdio::null());
         for variable in crate::config::TOKEN_VARIABLES {
             command.env_remove(variable);
         }
+        shared.met.set(false);
         let child = command.spawn()?;
         group::set_current(child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())));
         tracing::info!(pid = child.id(), "worker started");

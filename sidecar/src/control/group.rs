@@ -34,6 +34,15 @@ pub(super) fn kill_current() {
     }
 }
 
+/// SIGKILL for the groups of all workers that sidecars of this region started.
+pub(super) fn kill_all(mark: &str) {
+    kill_current();
+    for group in all_marked(mark) {
+        // It may be empty by now.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
+
 /// What the mark says for a region.
 pub(super) fn mark(region: u64) -> String {
     format!("{region:016x}")

@@ -3,7 +3,7 @@
 //! One current-thread runtime, hosted by tokio-uring where io_uring may be used, by tokio alone elsewhere. It talks
 //! to the frame loop through a channel and the doorbell, and is told what to do through another channel.
 
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::net::SocketAddr;
 use std::ffi::OsString;
 use std::io;
@@ -75,6 +75,8 @@ pub(crate) struct Shared {
     alive: watch::Sender<u32>,
     /// Workers that a dead predecessor left, and whose process is not proved dead.
     orphans: watch::Sender<u32>,
+    /// A worker has attached since one was started last.
+    met: Cell<bool>,
     /// Who watches the last worker of each seat.
     watchers: RefCell<[Option<AbortHandle>; SEATS]>,
     /// Why a worker was refused last, and when that was a line of the log.
@@ -95,7 +97,7 @@ pub enum WindDown {
     /// It is ended.
     EndWorker,
     /// It is told that the region has ended and ends by itself, with what it has to write down; after a while, or when a
-    /// signal comes, it is ended.
+    /// signal comes, it is ended. One that never attached is ended at once.
     AwaitWorker,
     /// It stays, for the sidecar that takes over.
     LeaveWorker,
@@ -195,6 +197,7 @@ async fn serve(
         attached: watch::Sender::new(0),
         alive: watch::Sender::new(0),
         orphans: watch::Sender::new(u32::try_from(orphans.len()).expect("there are two seats")),
+        met: Cell::new(false),
         watchers: RefCell::default(),
         refused: RefCell::default(),
         ready: watch::Sender::new(warm),

@@ -1,4 +1,5 @@
-//! SIGINT and SIGTERM end the run cleanly, a second one at once; SIGUSR2 leaves without closing the session.
+//! SIGINT and SIGTERM end the run cleanly, a second one at once; SIGUSR2 leaves without closing the session. Where the
+//! run is over already, and only the worker is waited for, the first one ends the worker and the second one kills it.
 
 use std::io;
 use std::rc::Rc;
@@ -8,7 +9,7 @@ use sidecar_core::agent::Shutdown;
 use sidecar_shm::stats::{Gauge, Stats};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::Shared;
+use super::{Shared, WindDown};
 use crate::exit::Exit;
 use crate::frame_loop::Command;
 
@@ -72,20 +73,37 @@ async fn one(
     signalled: Signalled,
 ) {
     while stream.recv().await.is_some() {
-        if signalled.note(exit) {
-            tracing::info!(?how, "asked to end; a second signal ends at once");
-            shared.frame_loop.send(Command::Shutdown(how));
-            shared.hurry.notify_one();
-        } else {
-            tracing::warn!(
-                session = session_open(&shared),
-                "second signal: ending at once. An open session is not closed: a sidecar that is started with the same \
-                 flags within 30 s takes it over"
-            );
-            super::group::kill_current();
-            crate::log::finish();
-            #[expect(clippy::exit, reason = "the user asked twice")]
-            std::process::exit(exit.code().into());
+        let (first, ending) = (signalled.note(exit), *shared.ending.borrow());
+        match (ending, first) {
+            (None, true) => {
+                tracing::info!(?how, "asked to end; a second signal ends at once");
+                shared.frame_loop.send(Command::Shutdown(how));
+                shared.hurry.notify_one();
+            }
+            (None, false) => {
+                let session = session_open(&shared);
+                let left = if session == "none" {
+                    ""
+                } else {
+                    ". An open session is not closed: a sidecar that is started with the same flags within 30 s takes \
+                     it over"
+                };
+                tracing::warn!(session, "second signal: ending at once{left}");
+                super::group::kill_current();
+                crate::log::finish();
+                #[expect(clippy::exit, reason = "the user asked twice")]
+                std::process::exit(exit.code().into());
+            }
+            // Nothing is waited for.
+            (Some(WindDown::LeaveWorker), _) => {}
+            (Some(WindDown::AwaitWorker | WindDown::EndWorker), true) => {
+                tracing::info!("the run is over: the worker is not waited for; a second signal kills it");
+                shared.hurry.notify_one();
+            }
+            (Some(WindDown::AwaitWorker | WindDown::EndWorker), false) => {
+                tracing::warn!("second signal: the run is over, and the worker is killed");
+                super::group::kill_all(&shared.mark);
+            }
         }
     }
 }
