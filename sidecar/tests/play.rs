@@ -430,3 +430,40 @@ fn a_worker_that_keeps_its_observations_is_named_when_the_slots_run_out() {
     assert_eq!(code, 0, "{said}");
     assert_eq!((gateway.report()["solved"].as_u64(), last.finish().0), (Some(1), 0), "{said}");
 }
+
+/// The contract is silent about a clean close: whoever rehearses is told what is waited for, and how to end it.
+#[test]
+fn a_gateway_that_an_agent_left_in_order_says_what_it_waits_for_and_ends_with_a_report() {
+    let region = Region::new();
+    region.expect_late_frames();
+    let gateway = Gateway::start(
+        &[&FAST_GATEWAY[..], &["--cases", "1", "--step-delay", "10ms", "--linger", "0s"]].concat(),
+    );
+    let mut command = main_job(&region, &gateway.endpoint);
+    with_worker(&mut command, "cartpole");
+    let mut running = Running::start(&mut command);
+    support::wait_for("a step", || gateway.count("step") > 0);
+    running.signal(rustix::process::Signal::TERM);
+    assert_eq!(running.wait(), 143);
+    let (report, said) = gateway.end();
+    assert!(said.contains("the agent left (closed by the agent with 1000"), "{said}");
+    assert!(said.contains("waiting 1.5s for it to come back"), "{said}");
+    assert_eq!(report["failure"], "reconnect window expired");
+}
+
+#[test]
+fn a_gateway_that_is_interrupted_reports_what_was_played() {
+    let region = Region::new();
+    region.expect(&["connection lost"]);
+    let gateway = Gateway::start(&["--cases", "1", "--step-delay", "10ms"]);
+    let mut command = main_job(&region, &gateway.endpoint);
+    with_worker(&mut command, "cartpole");
+    let running = Running::start(&mut command);
+    support::wait_for("a step", || gateway.count("step") > 0);
+    gateway.process.signal(rustix::process::Signal::INT);
+    let report = gateway.report();
+    assert_eq!((&report["failure"], &report["solved"]), (&"interrupted".into(), &0.into()), "{report}");
+    assert!(report["steps"].as_u64().unwrap() > 0, "{report}");
+    running.signal(rustix::process::Signal::INT);
+    assert_eq!(running.finish().0, 130);
+}

@@ -62,7 +62,7 @@ pub struct TimerArgs {
     /// Without a pong the connection is cut
     #[arg(long, default_value = "45s", value_parser = time, value_name = "TIME")]
     pub read_deadline: Duration,
-    /// How long a tunnel without a connection is kept
+    /// How long a tunnel without a connection is kept, however the agent left; then the job is over
     #[arg(long, default_value = "30s", value_parser = time, value_name = "TIME")]
     pub window: Duration,
     /// With --on-lost reask: how long after a redial a step that was delivered is asked again; one that was not is

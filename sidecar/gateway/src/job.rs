@@ -212,8 +212,8 @@ impl Job {
     }
 
     pub(crate) fn report(&self) -> Report {
-        let mut state = self.state();
-        let mut times = core::mem::take(&mut state.times);
+        let state = self.state();
+        let mut times = state.times.clone();
         let mut report = state.report.clone();
         report.latency_ns = Latency::of(&mut times);
         report.faults_left = state.faults.left();

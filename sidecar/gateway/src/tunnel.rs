@@ -313,8 +313,12 @@ impl Tunnel {
             self.job.agent_over(&self.agent);
             return true;
         }
+        let window = self.job.options.timers.window;
+        tracing::info!(
+            "the agent left ({why}); waiting {window:?} for it to come back, whichever way it left; Ctrl-C ends"
+        );
         self.interrupt(why);
-        self.window_ends = Some(Instant::now() + self.job.options.timers.window);
+        self.window_ends = Some(Instant::now() + window);
         false
     }
 
@@ -322,6 +326,8 @@ impl Tunnel {
         if self.connections == 0 {
             return self.job.forget(&self.agent);
         }
+        let linger = self.job.options.timers.linger;
+        tracing::info!("the agent did not come back: the job is over; dials get 401 for {linger:?} more");
         self.job.tell(GatewayEvent::WindowExpired { agent: self.agent.clone() });
         self.end_case(false, "the reconnect window expired".to_owned());
         self.job.end(Some("reconnect window expired".to_owned()));

@@ -276,10 +276,15 @@ impl Gateway {
 
     /// Waits for the end and gives the report, the last line.
     pub(crate) fn report(self) -> serde_json::Value {
+        self.end().0
+    }
+
+    /// The same, and what was said on stderr.
+    pub(crate) fn end(self) -> (serde_json::Value, String) {
         let (code, said) = self.process.finish();
         self.reader.join().unwrap();
         let report = self.lines.lock().unwrap().last().cloned();
-        report.unwrap_or_else(|| panic!("no report (exit {code}):\n{said}"))
+        (report.unwrap_or_else(|| panic!("no report (exit {code}):\n{said}")), said)
     }
 }
 
