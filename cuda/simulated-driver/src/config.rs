@@ -16,7 +16,10 @@
 //! | `exclusive` | `on`: the devices let one process in | off |
 //! | `beat` | `off`: what another process waits for is done only if this one waits for it, too | on |
 //! | `mig` | `on`: the devices are MIG instances | off |
+//! | `slow` | `CALL:MILLISECONDS`: the call takes so long | |
 //! | `fail` | `CALL[@N]:CODE[:deferred\|:sticky]`: the call gives this code, each time or only the Nth time | |
+
+use core::time::Duration;
 
 /// How a failure behaves afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +59,7 @@ pub struct Config {
     pub exclusive: bool,
     pub beat: bool,
     pub mig: bool,
+    pub slow: Vec<(String, Duration)>,
     pub failing: Vec<Failing>,
 }
 
@@ -72,6 +76,7 @@ impl Default for Config {
             exclusive: false,
             beat: true,
             mig: false,
+            slow: Vec::new(),
             failing: Vec::new(),
         }
     }
@@ -97,12 +102,18 @@ impl Config {
                 "exclusive" => config.exclusive = value == "on",
                 "beat" => config.beat = value != "off",
                 "mig" => config.mig = value == "on",
+                "slow" => config.slow.push(slow(value).ok_or_else(|| part.to_owned())?),
                 "fail" => config.failing.push(failing(value).ok_or_else(|| part.to_owned())?),
                 _ => return Err(part.to_owned()),
             }
         }
         Ok(config)
     }
+}
+
+fn slow(text: &str) -> Option<(String, Duration)> {
+    let (call, milliseconds) = text.split_once(':')?;
+    Some((call.to_owned(), Duration::from_millis(milliseconds.parse().ok()?)))
 }
 
 fn failing(text: &str) -> Option<Failing> {

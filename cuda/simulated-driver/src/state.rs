@@ -74,8 +74,14 @@ pub(crate) enum Needs {
     Context,
 }
 
-/// Runs a call: counts it, fails it if asked to, checks what it needs.
+/// Runs a call: takes its time and fails it if asked to, counts it, checks what it needs.
 pub(crate) fn call(name: &'static str, needs: Needs, act: impl FnOnce(&mut State) -> Result<(), u32>) -> u32 {
+    let slow = with(|state| {
+        let slow = &state.config.as_ref()?.slow;
+        slow.iter().find(|(call, _)| call == name).map(|(_, time)| *time)
+    });
+    // Other threads' calls go on meanwhile.
+    slow.into_iter().for_each(std::thread::sleep);
     with(|state| {
         let count = state.calls.entry(name.to_owned()).or_insert(0);
         *count += 1;
