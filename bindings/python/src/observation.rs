@@ -7,7 +7,7 @@
 //! ```
 
 use core::ffi::c_int;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
@@ -15,7 +15,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyMemoryView};
 use sidecar_cuda::code::CallError;
-use sidecar_cuda::fence::{Fence, Stream};
+use sidecar_cuda::fence::{Back, Fence, Stream};
 use sidecar_cuda::ring::Arrival;
 use sidecar_shm::worker::{self, Answered};
 
@@ -35,6 +35,8 @@ use crate::workers::Shared;
 #[pyclass(frozen, weakref, module = "sidecar")]
 pub(crate) struct Observation {
     state: Mutex<State>,
+    /// A call of the driver has brought the fence back.
+    fence_back: Condvar,
     shared: Arc<Shared>,
     member: usize,
     session: Py<PyAny>,
@@ -55,8 +57,7 @@ struct About {
 struct State {
     /// `None`: given back.
     lent: Option<worker::Observation>,
-    /// What a GPU does with it; `None`: there is none, or nobody asked for one.
-    fence: Option<Fence>,
+    gpu: Gpu,
     /// Where it lies on that GPU already.
     arrival: Option<Arrival>,
     /// Arrays on the GPU, buffers and DLPack tensors, together.
@@ -64,6 +65,32 @@ struct State {
     answer: Answer,
     /// As it was when the slot was given back.
     cancelled: bool,
+}
+
+/// What a GPU does with a slot.
+enum Gpu {
+    /// There is none, or nobody asked for one.
+    None,
+    /// What it was told so far.
+    Idle(Fence),
+    /// It is being told, by a call of the driver that has the fence and holds no lock: calls take their time. The slot
+    /// stays lent until then.
+    Told { back: Back, address: Option<u64> },
+}
+
+impl Gpu {
+    /// The slot is a copy's source, now or for a while.
+    fn is_busy(&self) -> bool {
+        match self {
+            Self::None => false,
+            Self::Idle(fence) => !fence.is_idle(),
+            Self::Told { .. } => true,
+        }
+    }
+
+    const fn is_being_told(&self) -> bool {
+        matches!(self, Self::Told { .. })
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -91,9 +118,9 @@ impl Observation {
             stamps: [lent.first_byte(), lent.last_byte(), lent.published(), lent.taken()]
                 .map(|at| at.as_nanos()),
         };
-        let state =
-            State { lent: Some(lent), fence, arrival, views: 0, answer: Answer::Due, cancelled: false };
-        Self { state: Mutex::new(state), shared, member, session, home, about }
+        let gpu = fence.map_or(Gpu::None, Gpu::Idle);
+        let state = State { lent: Some(lent), gpu, arrival, views: 0, answer: Answer::Due, cancelled: false };
+        Self { state: Mutex::new(state), fence_back: Condvar::new(), shared, member, session, home, about }
     }
 
     /// Answers with what `handler` returns, or with `noop` if the payload is empty.
@@ -118,6 +145,23 @@ impl Observation {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Once no call of the driver uses the slot. Waits for that without the interpreter.
+    fn lock_when_told(&self, py: Python<'_>) -> MutexGuard<'_, State> {
+        loop {
+            let state = self.lock();
+            if !state.gpu.is_being_told() {
+                return state;
+            }
+            drop(state);
+            py.detach(|| drop(self.wait_until_told(self.lock())));
+        }
+    }
+
+    fn wait_until_told<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let told = self.fence_back.wait_while(state, |state| state.gpu.is_being_told());
+        told.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// # Errors
@@ -162,13 +206,13 @@ impl Observation {
             };
             // `due` says that it is lent.
             let Some(lent) = state.lent.take() else { return Err((errors::closed(), slot)) };
-            if state.views > 0 || state.fence.as_ref().is_some_and(|fence| !fence.is_idle()) {
+            if state.views > 0 || state.gpu.is_busy() {
                 let answered = lent.try_answer_and_keep(slot, length);
                 state.lent = Some(lent);
                 match answered {
                     Answered::Done => {
                         state.answer = Answer::Given;
-                        let parting = if state.views == 0 { state.part(self.home) } else { None };
+                        let parting = state.part_if_over(self.home);
                         drop(state);
                         // The action is on its way while the device finishes.
                         if let Some(parting) = parting {
@@ -199,25 +243,43 @@ impl Observation {
         }
     }
 
-    /// Without the interpreter: the driver may take its time, above all with memory that is not page-locked.
+    /// Without the interpreter and without a lock: the driver may take its time, above all with memory that is not
+    /// page-locked. The slot stays lent meanwhile.
     fn with_device(
         &self,
         py: Python<'_>,
         stream: Option<&Bound<'_, PyAny>>,
-        act: impl FnOnce(&worker::Observation, &mut Fence, Stream) -> Result<(), CallError> + Send,
+        act: impl FnOnce(*const [u8], &mut Fence, Stream) -> Result<(), CallError> + Send,
     ) -> PyResult<()> {
         self.home.check("Observation")?;
         let stream = stream.map_or(Ok(Stream::DEFAULT), device::stream)?;
-        let done = py.detach(|| {
-            let mut state = self.lock();
-            let State { lent, fence, .. } = &mut *state;
+        let (done, parting) = py.detach(|| {
+            let mut state = self.wait_until_told(self.lock());
             // Whoever makes an error has the interpreter, and then no lock.
-            match (lent, fence) {
-                (None, _) => Err(NoDevice::GivenBack),
-                (_, None) => Err(NoDevice::NoGpu),
-                (Some(lent), Some(fence)) => act(lent, fence, stream).map_err(NoDevice::Refused),
-            }
+            let Some(payload) = state.lent.as_ref().map(|lent| core::ptr::from_ref(lent.payload())) else {
+                return (Err(NoDevice::GivenBack), None);
+            };
+            let mut fence = match core::mem::replace(&mut state.gpu, Gpu::None) {
+                Gpu::Idle(fence) => fence,
+                other => {
+                    state.gpu = other;
+                    return (Err(NoDevice::NoGpu), None);
+                }
+            };
+            state.gpu = Gpu::Told { back: fence.back(), address: fence.device_address(payload.cast()) };
+            drop(state);
+            let done = act(payload, &mut fence, stream).map_err(NoDevice::Refused);
+            let mut state = self.lock();
+            state.gpu = Gpu::Idle(fence);
+            let parting = state.part_if_over(self.home);
+            drop(state);
+            self.fence_back.notify_all();
+            (done, parting)
         });
+        // It was answered meanwhile.
+        if let Some(parting) = parting {
+            parting.end();
+        }
         done.map_err(|why| match why {
             NoDevice::GivenBack => errors::state("the observation's slot was given back"),
             NoDevice::NoGpu => no_gpu(),
@@ -246,7 +308,11 @@ impl Observation {
         action: &Array,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let back = self.due()?.fence.as_ref().map(Fence::back).ok_or_else(no_gpu)?;
+        let back = match &self.due()?.gpu {
+            Gpu::None => return Err(no_gpu()),
+            Gpu::Idle(fence) => fence.back(),
+            Gpu::Told { back, .. } => back.clone(),
+        };
         let stream = match stream {
             Some(stream) => device::stream(stream)?,
             None => action.stream.unwrap_or(Stream::DEFAULT),
@@ -264,8 +330,7 @@ impl Observation {
     pub(crate) fn end_view(&self) {
         let mut state = self.lock();
         state.views -= 1;
-        let over = state.views == 0 && state.answer != Answer::Due;
-        let parting = if over { state.part(self.home) } else { None };
+        let parting = state.part_if_over(self.home);
         drop(state);
         if let Some(parting) = parting {
             parting.end();
@@ -285,10 +350,20 @@ fn no_gpu() -> PyErr {
 }
 
 impl State {
-    /// Takes the slot out, to be given back once no lock is held.
+    /// Takes the slot out if it is answered and nobody looks at it any more.
+    fn part_if_over(&mut self, home: Home) -> Option<Parting> {
+        let over = self.answer != Answer::Due && self.views == 0 && !self.gpu.is_being_told();
+        if over { self.part(home) } else { None }
+    }
+
+    /// Takes the slot out, to be given back once no lock is held. No call of the driver uses it.
     fn part(&mut self, home: Home) -> Option<Parting> {
         let lent = self.lent.take()?;
-        let parting = Parting::new(lent, self.fence.take(), self.arrival.take());
+        let fence = match core::mem::replace(&mut self.gpu, Gpu::None) {
+            Gpu::Idle(fence) => Some(fence),
+            Gpu::None | Gpu::Told { .. } => None,
+        };
+        let parting = Parting::new(lent, fence, self.arrival.take());
         if home.is_here() {
             self.cancelled = parting.cancelled();
             return Some(parting);
@@ -339,7 +414,7 @@ impl Observation {
             let mut state = self.due()?;
             if state.lent.as_ref().is_none_or(|lent| lent.try_failed(message)) {
                 state.answer = Answer::Failed;
-                let parting = if state.views == 0 { state.part(self.home) } else { None };
+                let parting = state.part_if_over(self.home);
                 drop(state);
                 if let Some(parting) = parting {
                     parting.end();
@@ -352,9 +427,9 @@ impl Observation {
     }
 
     /// Gives the slot back. Unanswered, the observation is left to a successor of this worker.
-    fn release(&self) -> PyResult<()> {
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.home.check("Observation")?;
-        let mut state = self.lock();
+        let mut state = self.lock_when_told(py);
         if state.views > 0 {
             let views = state.views;
             return Err(PyBufferError::new_err(format!(
@@ -379,10 +454,12 @@ impl Observation {
                 self.about.nbytes
             )));
         }
-        self.with_device(target.py(), stream, |lent, fence, stream| {
-            // SAFETY: the slot is lent until `part`, whose fence is waited for; the array is as large as it says, and
-            // lives as long as the user's stream needs it, as everywhere in Python where streams are passed.
-            unsafe { fence.copy(lent.payload(), start, stream) }
+        self.with_device(target.py(), stream, |payload, fence, stream| {
+            // SAFETY: the slot is lent for as long as the GPU is being told.
+            let payload = unsafe { &*payload };
+            // SAFETY: it is lent until `part`, whose fence is waited for; the array is as large as it says, and lives as
+            // long as the user's stream needs it, as everywhere in Python where streams are passed.
+            unsafe { fence.copy(payload, start, stream) }
         })
     }
 
@@ -396,7 +473,12 @@ impl Observation {
     #[getter]
     fn device_pointer(&self) -> Option<u64> {
         let state = self.lock();
-        state.fence.as_ref()?.device_address(state.lent.as_ref()?.payload().as_ptr())
+        let payload = state.lent.as_ref()?.payload();
+        match &state.gpu {
+            Gpu::None => None,
+            Gpu::Idle(fence) => fence.device_address(payload.as_ptr()),
+            Gpu::Told { address, .. } => *address,
+        }
     }
 
     /// The payload on the GPU, where the sidecar has copied it already; `None`: it has not.
@@ -416,6 +498,7 @@ impl Observation {
 
     fn __exit__(
         &self,
+        py: Python<'_>,
         _type: &Bound<'_, PyAny>,
         value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
@@ -426,7 +509,7 @@ impl Observation {
         };
         // With an answer given, the slot follows its last view. Views that an exception's traceback holds are no reason
         // to hide that exception behind another one.
-        if answer != Answer::Due || (views > 0 && !value.is_none()) { Ok(()) } else { self.release() }
+        if answer != Answer::Due || (views > 0 && !value.is_none()) { Ok(()) } else { self.release(py) }
     }
 
     /// The payload: a read-only memoryview of the slot.

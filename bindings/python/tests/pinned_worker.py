@@ -8,6 +8,10 @@
 `back`   the payload, by way of the device both ways: the action lies there
 `late`   what the device has of the observation *before* this one, whose slot was given back at once
 `named`  the same, and the array names the stream that it is ready on
+`busy`   the payload, by way of the device; behind it, in how many hundredths of a second
+         another thread was told of it during the call
+`hasty`  as `late`, answered from another thread during the call; `none` where that came too early
+`capsule` what is in the DLPack capsules of the array that the sidecar copied it to
 `fallback` the payload, by way of the device, though the sidecar copies ahead; of one byte: why
 `state`  what the worker says of itself
 """
@@ -19,8 +23,12 @@ import ctypes
 import json
 import signal
 import sys
+import threading
+import time
 
-from sidecar import DeviceArray, Observation, Worker
+from capsules import Plain, Versioned
+
+from sidecar import DeviceArray, Observation, StateError, Worker
 
 SIZE = 1 << 16
 
@@ -118,6 +126,74 @@ def main() -> None:
             for stream in (None, 1, 2, -1):
                 array.__dlpack__(stream=stream)
             return seen
+
+        def busy(observation: Observation) -> bytes:
+            assert device is not None
+            copier = threading.Thread(target=observation.copy_to, args=(device, device))
+            copier.start()
+            moments = set()
+            while copier.is_alive():
+                assert observation.views == 0 and not observation.answered and not observation.cancelled
+                assert observation.device_pointer
+                moments.add(int(time.monotonic() * 100))
+            return device.read(observation.nbytes) + len(moments).to_bytes(4, "little")
+
+        def hasty(observation: Observation) -> None:
+            nonlocal before
+            assert device is not None
+            last = device.read(before) if before else b"none"
+            before = observation.nbytes
+            begun = threading.Event()
+
+            class Target:
+                @property
+                def __cuda_array_interface__(self) -> dict[str, object]:
+                    begun.set()
+                    return device.__cuda_array_interface__
+
+            def copy() -> None:
+                nonlocal before
+                try:
+                    observation.copy_to(Target(), device)
+                except StateError:
+                    before = 0
+
+            copier = threading.Thread(target=copy)
+            copier.start()
+            begun.wait()
+            observation.answer(last)
+            copier.join()
+
+        def capsule(observation: Observation) -> bytes:
+            array = on_device(observation)
+            views = observation.views
+            said = []
+            for kind, version in (
+                (Plain, None),
+                (Plain, (0, 8)),
+                (Versioned, (1, 0)),
+                (Versioned, (2, 3)),
+            ):
+                made = array.__dlpack__(max_version=version)
+                assert observation.views == views + 1
+                said.append(kind.read(made) | {"at": kind.data(made) - array.pointer})
+                # A consumer takes it over, and frees it when it likes.
+                free = kind.consume(made)
+                del made
+                assert observation.views == views + 1, "its destructor leaves it to the consumer"
+                free()
+                assert observation.views == views
+                # Nobody takes it over.
+                made = array.__dlpack__(max_version=version)
+                del made
+                assert observation.views == views
+                # Freed while the capsule is there still.
+                made = array.__dlpack__(max_version=version)
+                kind.consume(made)()
+                assert observation.views == views
+                del made
+                assert observation.views == views, "freed twice"
+            return json.dumps(said).encode()
 
         kept: list[DeviceArray] = []
 

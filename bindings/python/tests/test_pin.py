@@ -195,6 +195,60 @@ def test_an_observation_is_on_the_device_when_it_is_taken(
     assert "cuIpcOpenMemHandle_v2 1" in said and "cuIpcCloseMemHandle 1" in said, said
 
 
+def test_another_thread_is_told_of_an_observation_while_the_driver_copies_it(
+    make_rig: Callable[..., Rig], machine: Machine
+) -> None:
+    rig = make_rig(command=machine.command("busy", "devices=1;slow=cuMemcpyHtoDAsync_v2:1000"))
+    start(rig)
+    payload = bytes(range(256)) * 200
+    action = ask(rig, payload)
+    assert action[:-4] == payload
+    # Who waits for the call is told at its begin and at its end.
+    assert int.from_bytes(action[-4:], "little") > 8
+    assert rig.end() == 0, rig.output()
+    machine.check()
+
+
+def test_a_slot_that_is_answered_while_the_driver_copies_it_comes_back_only_when_that_is_over(
+    make_rig: Callable[..., Rig], machine: Machine
+) -> None:
+    # One slot: each observation is received where the one before it was.
+    slow = "devices=1;slow=cuMemcpyHtoDAsync_v2:100"
+    rig = make_rig("--slots", "1", command=machine.command("hasty", slow))
+    rig.expect_noted("all observation slots are taken")
+    start(rig)
+    assert ask(rig, b"\0" * 50_000) == b"none"
+    copied = 0
+    for step in range(1, 20):
+        action = ask(rig, bytes([step]) * 50_000)
+        assert action in (bytes([step - 1]) * 50_000, b"none")
+        copied += action != b"none"
+    assert copied > 0
+    assert rig.end() == 0, rig.output()
+    machine.check()
+
+
+def test_a_capsule_of_the_array_says_what_dlpack_asks_for_and_is_freed_once(
+    make_rig: Callable[..., Rig], machine: Machine
+) -> None:
+    rig = make_rig("--device-copy", command=machine.worker("capsule"), **machine.gpu())
+    start(rig)
+    for size in (1, 4096, 700_000):
+        tensor = {
+            "at": 0,
+            "device": [2, 0],
+            "dtype": [1, 8, 1],
+            "shape": [size],
+            "strides": [1],
+            "byte_offset": 0,
+        }
+        plain = {"name": "dltensor", "version": None, "flags": None, **tensor}
+        versioned = {"name": "dltensor_versioned", "version": [1, 0], "flags": 0, **tensor}
+        assert json.loads(ask(rig, b"x" * size)) == [plain, plain, versioned, versioned]
+    assert rig.end() == 0, rig.output()
+    machine.check()
+
+
 def test_fragments_and_a_message_that_was_cut_leave_nothing_wrong_on_the_device(
     make_rig: Callable[..., Rig], machine: Machine
 ) -> None:
