@@ -55,7 +55,7 @@ pub const MAX_PATH: usize = 107 - ".sock".len();
 const ATTEMPTS: u32 = 16;
 
 /// A child that a dying owner was just starting has its lock until it runs its program: a lock is looked at so often...
-const LOCK_LOOKS: u32 = 10;
+const LOCK_LOOKS: u32 = 50;
 /// ... with this pause, before its owner counts as alive.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// ... and this often if its process has ended or is about to.
