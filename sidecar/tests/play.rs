@@ -360,8 +360,9 @@ fn a_process_attaches_as_often_as_it_closes_and_leaves_nothing_behind() {
         after.push(open());
         drop(worker);
     }
-    // The last one or two are watched until another has their seat.
-    assert!(after[11] <= after[2] + 2, "{after:?}");
+    // The last one or two are watched until another has their seat, and a connection's end takes a moment to be heard.
+    let most = after[2] + 2;
+    support::wait_for("descriptors that were given back", || open() <= most);
     let mut last = sidecar();
     last.args(["worker", "--policy", "cartpole", "--shm"]).arg(region.path());
     let last = Running::start(&mut last);
