@@ -215,6 +215,7 @@ fn failures() -> Proof {
     stage.agent.handle_timeout(stage.now);
     stage.connect()?;
     stage.agent.handle_end(stage.now, End::Reset);
+    ensure!(stage.agent.has_event());
     ensure!(stage.saw(|event| matches!(event, Event::Disconnected { .. })));
     stage.agent.replace_agent(stage.now, AgentId::new("other").map_err(|_| line!())?);
     ensure!(stage.agent.agent_id().as_str() == "other");

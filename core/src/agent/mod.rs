@@ -245,6 +245,12 @@ impl Agent {
         self.events.pop()
     }
 
+    /// Whether [`Agent::poll_event`] has one.
+    #[must_use]
+    pub fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// When `handle_timeout` has to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {

@@ -60,6 +60,10 @@ impl Events {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        !self.has_flow() && self.notices.is_empty()
+    }
+
     /// Something waits that the caller has to act on.
     pub(super) fn has_flow(&self) -> bool {
         self.observation.is_some() || !self.flow.is_empty()

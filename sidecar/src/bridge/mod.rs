@@ -244,23 +244,13 @@ impl Bridge {
         self.outbox.keep_sent(action);
     }
 
-    /// Does what can be done now; `true` when something was, so that the caller asks again.
+    /// Does what can be done now; `true`: that made something else possible, so the caller asks again.
     pub fn advance(&mut self, now: Instant) -> bool {
         self.agent.handle_timeout(now);
-        let mut progress = self.offer_slot();
-        progress |= self.process(now);
-        // Only what was parsed shows whether a byte came from a tunnel that is worth resuming.
-        if progress && let Some(last_byte) = self.agent.last_byte() {
-            self.owner.journal().note_byte(last_byte);
-        }
-        while let Some(event) = self.agent.poll_event() {
-            self.handle_event(event, now);
-            progress = true;
-        }
-        self.look_ahead(now);
-        progress |= self.poll_worker(now);
+        self.hear_gateway(now);
+        while self.poll_worker(now) {}
         // A slot that came back without another word: nothing else would ask for it before the next timer.
-        progress |= self.offer_slot();
+        let offered = self.offer_slot();
         self.check_worker_timeout(now);
         self.tell_worker();
         self.agent.set_unanswered(self.owner.unanswered());
@@ -268,9 +258,28 @@ impl Bridge {
         {
             self.draining = false;
             self.agent.finish_drain(now);
-            progress = true;
         }
-        progress
+        offered || self.agent.has_event()
+    }
+
+    /// Parses all that was received, and does what it says.
+    fn hear_gateway(&mut self, now: Instant) {
+        loop {
+            let mut progress = self.offer_slot();
+            progress |= self.process(now);
+            // Only what was parsed shows whether a byte came from a tunnel that is worth resuming.
+            if progress && let Some(last_byte) = self.agent.last_byte() {
+                self.owner.journal().note_byte(last_byte);
+            }
+            while let Some(event) = self.agent.poll_event() {
+                self.handle_event(event, now);
+                progress = true;
+            }
+            self.look_ahead(now);
+            if !progress {
+                return;
+            }
+        }
     }
 
     /// The next thing to be done outside.
