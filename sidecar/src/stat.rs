@@ -14,13 +14,21 @@ use crate::exit::Exit;
 use crate::explain::Code;
 use crate::report::Failure;
 
-/// Prints the statistics page and the error log, once or again and again.
+/// Prints the statistics page and the error log, once, or again and again until the region is gone.
 ///
 /// # Errors
 /// There is no region at the path, or it cannot be read.
 pub fn run(args: &StatArgs) -> Result<Exit, Failure> {
+    let mut watched = false;
     loop {
-        let snapshot = read(&args.shm)?;
+        let snapshot = match read(&args.shm) {
+            Err(_) if watched && !args.shm.exists() => {
+                tracing::info!("the sidecar has ended, and its region is gone");
+                return Ok(Exit::Done);
+            }
+            read => read?,
+        };
+        watched = true;
         let text = if args.json { format!("{}\n", to_json(&snapshot)) } else { to_text(&snapshot) };
         if std::io::stdout().lock().write_all(text.as_bytes()).is_err() || args.json || args.once {
             // A closed pipe is a reader that has seen enough.

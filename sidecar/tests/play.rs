@@ -328,6 +328,7 @@ fn stat_reads_a_running_sidecar_from_outside() {
         let line = shown.lines().find(|line| line.split_whitespace().next() == Some(name));
         assert!(line.is_some_and(|line| line.contains(reading)), "{name}: {shown}");
     }
+    let follower = Running::start(sidecar().args(["stat", "--every", "500ms", "--shm"]).arg(region.path()));
     let mut frames = 0;
     support::wait_for("frames in the statistics", || {
         let output = sidecar().args(["stat", "--json", "--shm"]).arg(region.path()).output().unwrap();
@@ -341,6 +342,8 @@ fn stat_reads_a_running_sidecar_from_outside() {
     assert_eq!(gateway.report()["solved"], 1);
     let output = sidecar().args(["stat", "--json", "--shm"]).arg(region.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "a region that is gone is an error");
+    let (code, said) = follower.finish();
+    assert!(code == 0 && said.contains("the sidecar has ended"), "but not to those who followed it: {said}");
 }
 
 /// The third one was refused once, and each one left a descriptor behind.
