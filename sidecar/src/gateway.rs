@@ -17,7 +17,8 @@ pub fn run(args: sidecar_gateway::Args) -> Result<Exit, Failure> {
         return Ok(Exit::Done);
     }
     let what = format!("{} of {} cases were solved", report.solved, report.cases);
-    Err(Failure::new(Code::Unsolved, what))
+    let failure = Failure::new(Code::Unsolved, what);
+    Err(report.failure.into_iter().fold(failure, Failure::because))
 }
 
 fn failure(error: &GatewayError) -> Failure {

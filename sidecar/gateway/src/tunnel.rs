@@ -230,7 +230,8 @@ impl Tunnel {
                 // The answer to a close is the same code (RFC 6455 section 5.5.1).
                 link.outlet.close(code, "").await?;
                 let code = code.map_or_else(|| "no code".to_owned(), |code| code.to_string());
-                Err(Gone::Ended(format!("closed by the agent with {code} {reason}")))
+                let reason = if reason.is_empty() { reason } else { format!(": {reason}") };
+                Err(Gone::Ended(format!("closed by the agent with {code}{reason}")))
             }
             Inbound::Ended(End::Violation(violation)) => {
                 link.outlet.close(Some(violation.code), violation.what).await?;
