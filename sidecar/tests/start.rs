@@ -173,7 +173,8 @@ fn a_second_sidecar_on_the_same_region_is_refused_with_the_first_ones_pid() {
 #[test]
 fn a_second_worker_is_refused_by_name_and_the_first_goes_on() {
     let region = Region::new();
-    let gateway = Gateway::start(&["--cases", "1", "--step-delay", "2ms"]);
+    // Longer than a second worker is kept waiting for the end of the first one.
+    let gateway = Gateway::start(&["--cases", "1", "--step-delay", "10ms"]);
     let mut command = main_job(&region, &gateway.endpoint);
     with_worker(&mut command, "cartpole");
     let mut first = Running::start(&mut command);
