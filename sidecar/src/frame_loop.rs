@@ -202,6 +202,10 @@ impl FrameLoop {
                 return Err(self.give_up());
             }
             self.suspicious = false;
+            if self.bridge.can_offer_slot() {
+                // What has just been sent gave it back, and nothing else may happen before it is asked for.
+                continue;
+            }
             now = match self.wait(&mut completions) {
                 Ok(woken) => woken,
                 Err(failure) => return Err(failure.at(self.bridge.standing(clock::now(), None))),

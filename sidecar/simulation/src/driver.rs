@@ -103,6 +103,9 @@ impl Driver for SimulatedDriver {
         world.turned();
         Self::stop_if_told(&world);
         world.sidecar.sleeps = matches!(wait, Wait::Block(_));
+        if world.sidecar.sleeps {
+            world.oracle_sleeps();
+        }
         let passes = 1 + world.random.below(3 * MICRO);
         let start = world.now + passes;
         // A kernel wakes late rather than early.
@@ -131,6 +134,10 @@ impl Driver for SimulatedDriver {
                 }
                 _ => world.fail("deadlock: nothing will ever happen, and the sidecar sleeps".into()),
             }
+            Self::stop_if_told(&world);
+        }
+        if world.sidecar.sleeps {
+            world.oracle_sleeps();
             Self::stop_if_told(&world);
         }
         world.sidecar.sleeps = false;

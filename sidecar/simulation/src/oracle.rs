@@ -248,6 +248,22 @@ impl World {
         self.oracle.pressure() + usize::from(sending) <= self.plan.slots as usize
     }
 
+    /// The frame loop is about to sleep, or has slept: on an open connection it listens meanwhile, unless what came last
+    /// finds no slot. What lies with a worker that is gone comes back within 8 s.
+    pub(crate) fn oracle_sleeps(&mut self) {
+        let listens = self.current.is_none_or(|at| {
+            let conn = &self.conns[at];
+            let open =
+                conn.established && conn.connected.is_none() && !conn.sidecar_closing && !self.terminated;
+            !open || conn.receive.is_some() || self.oracle.pressure() >= self.plan.slots as usize
+        });
+        if listens {
+            self.sidecar.deaf_since = None;
+        } else if self.now - *self.sidecar.deaf_since.get_or_insert(self.now) > 10 * SECOND {
+            self.fail("the sidecar sleeps and does not listen, though it has a slot".into());
+        }
+    }
+
     /// The sidecar was given the bytes up to a mark.
     pub(crate) fn oracle_consumed(&mut self, at: usize, mark: Mark) {
         if self.conns[at].sidecar_closing {

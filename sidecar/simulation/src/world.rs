@@ -113,6 +113,8 @@ pub(crate) struct Sidecar {
     pub(crate) rung: bool,
     /// The frame loop has said that it sleeps.
     pub(crate) sleeps: bool,
+    /// Since when it has slept without listening to a connection that has something to say.
+    pub(crate) deaf_since: Option<u64>,
     /// When the last byte of the gateway was read, and when the last connection was closed.
     pub(crate) last_byte: u64,
     /// The same, as far as it is certainly on record.

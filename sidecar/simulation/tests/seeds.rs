@@ -6,7 +6,7 @@ use sidecar_simulation::{Coverage, Stage};
 const SEEDS: u64 = 4_000;
 
 /// Seeds that found a defect once, and what it was.
-const KEPT: [(u64, &str); 6] = [
+const KEPT: [(u64, &str); 7] = [
     (9_477_948_770_907, "a session_close that a silent cut swallowed was never said again"),
     (746, "the same, and nobody asked again"),
     (281_841, "a session that a dead sidecar had closed was opened again by its successor"),
@@ -18,6 +18,10 @@ const KEPT: [(u64, &str); 6] = [
     (
         15_551_092_282_325,
         "an action that was to be sent once more when a cut came was sent as soon as the next connection stood",
+    ),
+    (
+        5_554_630_917_867,
+        "the only slot came back with an action's send, and nobody asked for it until the next pong, 15 s later",
     ),
 ];
 

@@ -488,6 +488,11 @@ impl Bridge {
         self.agent.process(now, &mut places)
     }
 
+    /// Whether `advance` would find a slot for an observation that waits for one.
+    pub fn can_offer_slot(&self) -> bool {
+        self.slot.is_none() && self.agent.wants_slot() && self.owner.free_slots() > 0
+    }
+
     fn offer_slot(&mut self) -> bool {
         if self.slot.is_some() || !self.agent.wants_slot() {
             return false;
