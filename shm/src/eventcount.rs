@@ -7,8 +7,8 @@
 //!  poster                                  waiter
 //!  publish (ring, flag, ...)               spin for a while                  crate::spin
 //!  post:  step the sequence                prepare:  waiters = 1
-//!         fence                                      ticket = sequence
-//!         anyone asleep?                             fence
+//!         fence                                      fence
+//!         anyone asleep?                             ticket = sequence
 //!         yes: system call                 look once more; something there: cancel
 //!                                          sleep while sequence is the ticket   crate::futex, or a descriptor
 //!                                          cancel:   waiters = 0
@@ -75,11 +75,15 @@ impl<'a, O: Orders> EventCount<'a, O> {
     /// Announces a sleeper. The caller looks once more, then sleeps on the ticket or not, then calls
     /// [`EventCount::cancel`].
     pub fn prepare(&self) -> Ticket {
+        self.announce();
+        // Who sees a step sees what it was made for.
+        Ticket(self.sequence.load(Ordering::Acquire))
+    }
+
+    /// As [`EventCount::prepare`], for a sleeper on a descriptor, which keeps a wake-up by itself.
+    pub fn announce(&self) {
         self.waiters.store(1, Ordering::Relaxed);
-        // With the fence below an acquire: who sees a step sees what it was made for.
-        let ticket = Ticket(self.sequence.load(Ordering::Relaxed));
         O::wait_fence();
-        ticket
     }
 
     /// The waiter is awake.

@@ -303,7 +303,7 @@ impl Owner {
     /// Announces that the frame loop is about to sleep on the doorbell. `false`: something has come already; don't
     /// sleep. Either way [`Owner::disarm`] follows.
     pub fn arm(&mut self) -> bool {
-        for seat in &self.seats {
+        for seat in self.seats.iter().filter(|seat| seat.is_read()) {
             seat.link.arm();
         }
         !self.has_something()
@@ -317,7 +317,7 @@ impl Owner {
 
     /// The frame loop is awake again.
     pub fn disarm(&mut self) {
-        for seat in &self.seats {
+        for seat in self.seats.iter().filter(|seat| seat.is_read()) {
             seat.link.disarm();
         }
     }

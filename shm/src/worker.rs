@@ -311,9 +311,6 @@ impl Worker {
         // A wait that would end after the end of time has no end.
         let deadline = timeout.map(|timeout| clock::now() + timeout);
         loop {
-            if let Some(event) = self.poll_event()? {
-                return Ok(event);
-            }
             if let Some(event) = self.check_owner()? {
                 return Ok(event);
             }
@@ -329,6 +326,9 @@ impl Worker {
                     return self.lose_owner();
                 }
                 Woken::Idle => {}
+            }
+            if let Some(event) = self.poll_event()? {
+                return Ok(event);
             }
         }
     }

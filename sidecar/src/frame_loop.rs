@@ -389,11 +389,10 @@ impl FrameLoop {
         let Self { bridge, driver, commands, waiting, hang_up, .. } = self;
         let mut broken = None;
         // Without spinning, one call submits and waits.
-        let came = !waiting.spin.budget().is_zero()
-            && waiting.spin.wait(|| {
-                broken = driver.turn(Wait::Poll, completions).err();
-                !completions.is_empty() || bridge.has_something() || !commands.is_empty() || broken.is_some()
-            });
+        let came = waiting.spin.wait(|| {
+            broken = driver.turn(Wait::Poll, completions).err();
+            !completions.is_empty() || bridge.has_something() || !commands.is_empty() || broken.is_some()
+        });
         let result = match broken {
             Some(error) => Err(error),
             None if came => Ok(clock::now()),

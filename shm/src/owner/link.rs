@@ -143,7 +143,7 @@ impl Link {
     }
 
     pub(super) fn arm(&self) {
-        let _ = self.up_events().prepare();
+        self.up_events().announce();
     }
 
     pub(super) fn disarm(&self) {

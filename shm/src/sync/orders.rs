@@ -29,7 +29,7 @@ pub trait Orders {
     }
 
     /// The poster's step of the sequence word. Release: who reads the new number also sees what was posted. Partner:
-    /// the load in [`crate::eventcount::EventCount::prepare`] together with the fence after it.
+    /// the load in [`crate::eventcount::EventCount::prepare`].
     fn step(sequence: &AtomicU32) {
         // One poster, so nobody else steps in between.
         sequence.store(sequence.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);

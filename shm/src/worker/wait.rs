@@ -121,8 +121,7 @@ impl Worker {
             doorbell::clear(poll.timer.as_fd());
         }
         self.armed = true;
-        // The wake-up goes to the socket, which keeps it: the ticket is of no use.
-        let _ = self.attachment.events().prepare();
+        self.attachment.events().announce();
         let event = self.poll_event()?;
         if event.is_some() {
             self.disarm();
