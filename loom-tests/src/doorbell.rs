@@ -5,46 +5,22 @@
 
 use std::sync::Arc;
 
-use loom::sync::{Condvar, Mutex};
+use loom::sync::Mutex;
 use loom::thread;
 use sidecar_shm::ring::{Consumer, Producer};
+use sidecar_shm::sync::monitor::Monitor;
 use sidecar_shm::sync::orders::{Orders, Strong};
 
 use crate::memory::Watched;
 use crate::support::{Bite, InSoak, NoPostFence, NoWaitFence, explore_bounded, must_fail, pop, push};
 use crate::wakeup::Way;
 
-/// The eventfds behind an edge-triggered poll.
-#[derive(Debug)]
-struct Bell {
-    edges: Mutex<u32>,
-    rung: Condvar,
-}
-
-impl Bell {
-    fn new() -> Self {
-        Self { edges: Mutex::new(0), rung: Condvar::new() }
-    }
-
-    fn ring(&self) {
-        *self.edges.lock().expect("nobody panics with it") += 1;
-        self.rung.notify_all();
-    }
-
-    fn sleep(&self, seen: &mut u32) {
-        let mut edges = self.edges.lock().expect("nobody panics with it");
-        while *edges == *seen {
-            edges = self.rung.wait(edges).expect("nobody panics with it");
-        }
-        *seen = *edges;
-    }
-}
-
 #[derive(Clone, Debug)]
 struct House {
     seats: Vec<Way>,
     channel: Arc<Mutex<Option<u64>>>,
-    bell: Arc<Bell>,
+    /// The edges of the eventfds, behind an edge-triggered poll.
+    bell: Arc<Monitor<u32>>,
 }
 
 impl House {
@@ -52,7 +28,7 @@ impl House {
         Self {
             seats: (0..seats).map(|_| Way::new(1)).collect(),
             channel: Arc::new(Mutex::new(None)),
-            bell: Arc::new(Bell::new()),
+            bell: Arc::default(),
         }
     }
 
@@ -60,13 +36,17 @@ impl House {
         let way = &self.seats[seat];
         push(&mut Producer::<_, O>::with_orders(way.cells.clone()), number);
         if way.events::<O>().post() {
-            self.bell.ring();
+            self.ring();
         }
+    }
+
+    fn ring(&self) {
+        self.bell.change(|edges| *edges += 1);
     }
 
     fn control_says(&self, number: u64) {
         *self.channel.lock().expect("nobody panics with it") = Some(number);
-        self.bell.ring();
+        self.ring();
     }
 
     fn look<O: Orders>(&self, consumers: &mut [Consumer<Watched, O>], heard: &mut Vec<u64>) -> bool {
@@ -88,11 +68,10 @@ impl House {
                 continue;
             }
             for way in &self.seats {
-                // The doorbell counts by itself: the ticket is of no use.
-                let _ = way.events::<O>().prepare();
+                way.events::<O>().announce();
             }
             if !self.look(&mut consumers, &mut heard) {
-                self.bell.sleep(&mut seen);
+                seen = self.bell.wait(|edges| (*edges != seen).then_some(*edges));
             }
             for way in &self.seats {
                 way.events::<O>().cancel();
@@ -115,7 +94,7 @@ fn worker_and_control<O: Orders + 'static>() {
 
 #[test]
 fn worker_and_control_thread_are_both_heard() {
-    explore_bounded(InSoak::Switches(4), worker_and_control::<Strong>);
+    explore_bounded(InSoak::Switches(6), worker_and_control::<Strong>);
 }
 
 #[test]

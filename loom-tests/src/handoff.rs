@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use sidecar::bridge::Bridge;
 use sidecar::frame_loop::Command;
@@ -17,7 +17,7 @@ use sidecar_shm::sync::orders::{Weakness, weaken};
 use sidecar_shm::worker::{Event, Worker};
 
 use crate::gateway::{Heard, Until, opened, ping};
-use crate::stage::{Stage, answers, candidate, dialled, open_region, region_path, thread};
+use crate::stage::{Cast, Stage, answers, candidate, dialled, open_region, region_path, thread};
 use crate::support::{Bite, InSoak, explore_house, must_fail_in_house};
 
 /// Plays a model in a thread with room for it.
@@ -54,15 +54,16 @@ fn dropped(bridge: &Bridge) -> u64 {
 /// The connection is cut while the worker answers; the answer leaves once, before the cut or after the redial.
 fn redial() {
     let stage = Stage::new(Until::Action(1), ping(), |cast| {
-        let (commands, outside, mut worker) = (cast.commands, cast.outside, cast.worker);
+        let Cast { commands, outside, worker, .. } = cast;
+        let network = Arc::clone(&outside);
         let control = thread(move || {
-            outside.cut();
+            network.cut();
             // Nobody dials again if the job was over first.
-            if let Some(dial) = outside.await_dial() {
+            if let Some(dial) = network.await_dial() {
                 commands.send(dialled(dial));
             }
         });
-        vec![thread(move || answers(&mut worker, 1)), control]
+        vec![thread(move || outside.keep(answers(worker, 1))), control]
     });
     let (outcome, bridge, record) = stage.play();
     assert_eq!(heard(&record.actions), [("one", 1)]);
@@ -74,8 +75,10 @@ fn redial() {
 /// Another session is opened while the worker answers for the first: that answer leaves before, or never.
 fn replaced() {
     let stage = Stage::new(Until::Action(2), ping(), |cast| {
-        let (outside, mut worker) = (cast.outside, cast.worker);
-        vec![thread(move || answers(&mut worker, 2)), thread(move || outside.replace(&opened("two", &[2])))]
+        let Cast { outside, worker, .. } = cast;
+        let network = Arc::clone(&outside);
+        let gateway = thread(move || network.replace(&opened("two", &[2])));
+        vec![thread(move || outside.keep(answers(worker, 2))), gateway]
     });
     let (outcome, bridge, record) = stage.play();
     let answers = heard(&record.actions);
@@ -90,14 +93,15 @@ fn replaced() {
 /// The connection is cut while the worker answers, and on the next one another session is open.
 fn replaced_over_a_redial() {
     let stage = Stage::new(Until::Action(2), opened("two", &[2]), |cast| {
-        let (commands, outside, mut worker) = (cast.commands, cast.outside, cast.worker);
+        let Cast { commands, outside, worker, .. } = cast;
+        let network = Arc::clone(&outside);
         let control = thread(move || {
-            outside.cut();
-            if let Some(dial) = outside.await_dial() {
+            network.cut();
+            if let Some(dial) = network.await_dial() {
                 commands.send(dialled(dial));
             }
         });
-        vec![thread(move || answers(&mut worker, 2)), control]
+        vec![thread(move || outside.keep(answers(worker, 2))), control]
     });
     let (outcome, bridge, record) = stage.play();
     let answers = heard(&record.actions);
@@ -118,10 +122,11 @@ enum Order {
     BellThenCommand,
 }
 
-/// The control thread ends the loop while the worker answers: the loop ends, and the answer leaves once or never.
+/// The control thread ends the loop while the worker answers and leaves: the loop ends, and the answer leaves once or
+/// never.
 fn stopped(order: Order) {
     let stage = Stage::new(Until::Told, ping(), move |cast| {
-        let (commands, queue, outside, mut worker) = (cast.commands, cast.queue, cast.outside, cast.worker);
+        let Cast { commands, queue, outside, worker, .. } = cast;
         let control = thread(move || match order {
             Order::CommandThenBell => commands.send(Command::Shutdown(Shutdown::Close)),
             Order::BellThenCommand => {
@@ -130,7 +135,7 @@ fn stopped(order: Order) {
                 queue.send(Command::Shutdown(Shutdown::Close)).expect("somebody reads");
             }
         });
-        vec![thread(move || answers(&mut worker, 1)), control]
+        vec![thread(move || drop(answers(worker, 1))), control]
     });
     let (outcome, bridge, record) = stage.play();
     assert!(heard(&record.actions).len() <= 1);
@@ -142,18 +147,13 @@ fn stopped(order: Order) {
 /// The control thread has the loop leave for a successor while the worker answers: the answer was sent, or the successor
 /// finds it.
 fn succeeded() {
-    // It goes on, and has the region mapped.
-    let survivor = Arc::new(Mutex::new(None));
-    let living = Arc::clone(&survivor);
     let stage = Stage::new(Until::Told, ping(), move |cast| {
-        let (commands, mut worker) = (cast.commands, cast.worker);
+        let Cast { commands, outside, worker, .. } = cast;
         let control = thread(move || commands.send(Command::Shutdown(Shutdown::Leave)));
-        let answering = thread(move || {
-            answers(&mut worker, 1);
-            *living.lock().expect("nobody panics with it") = Some(worker);
-        });
-        vec![answering, control]
+        vec![thread(move || outside.keep(answers(worker, 1))), control]
     });
+    // The worker goes on, and has the region mapped.
+    let outside = Arc::clone(&stage.outside);
     let (outcome, bridge, record) = stage.play();
     assert_eq!(outcome, Outcome::Left);
     let sent = heard(&record.actions).len();
@@ -170,7 +170,7 @@ fn succeeded() {
         }
     }
     // What the dead sidecar had taken out of the ring and not sent died with it: the worker is asked again.
-    let mut worker = survivor.lock().expect("nobody panics with it").take().expect("it has answered");
+    let mut worker = outside.kept();
     let asked = asked_again(&mut owner, &mut worker);
     assert_eq!(sent + found.len() + asked, 1, "sent {sent}, found {found:?}, asked again {asked}");
     owner.close();
@@ -203,27 +203,27 @@ fn asked_again(owner: &mut Owner, worker: &mut Worker) -> usize {
 
 #[test]
 fn an_answer_leaves_once_whenever_the_connection_is_cut() {
-    explore_house(InSoak::Switches(2), alone(redial));
+    explore_house(2, InSoak::Switches(3), alone(redial));
 }
 
 #[test]
 fn an_answer_leaves_before_its_session_is_replaced_or_never() {
-    explore_house(InSoak::Switches(1), alone(replaced));
+    explore_house(2, InSoak::Switches(2), alone(replaced));
 }
 
 #[test]
 fn an_answer_for_a_session_that_is_replaced_over_a_redial_is_dropped() {
-    explore_house(InSoak::Switches(1), alone(replaced_over_a_redial));
+    explore_house(1, InSoak::Switches(2), alone(replaced_over_a_redial));
 }
 
 #[test]
 fn the_control_thread_ends_the_loop_while_a_worker_answers() {
-    explore_house(InSoak::Switches(2), alone(|| stopped(Order::CommandThenBell)));
+    explore_house(2, InSoak::Switches(3), alone(|| stopped(Order::CommandThenBell)));
 }
 
 #[test]
 fn an_answer_is_sent_or_found_by_the_successor() {
-    explore_house(InSoak::Switches(3), alone(succeeded));
+    explore_house(3, InSoak::Whole, alone(succeeded));
 }
 
 #[test]

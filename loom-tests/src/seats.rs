@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use crate::gateway::{Until, observation, ping};
 use crate::handoff::{alone, heard};
-use crate::stage::{Stage, answers, candidate, thread};
+use crate::stage::{Cast, Stage, answers, candidate, thread};
 use crate::support::{Bite, InSoak, explore_house, must_fail_in_house};
 
 /// When the sidecar is told that the first worker's process is gone.
@@ -46,7 +46,7 @@ fn first(mut worker: Worker, ends: Ends) {
 /// The first worker ends as told. Meanwhile the gateway asks once more, and another worker takes the seat.
 fn changed(told: Told, ends: Ends) {
     let stage = Stage::new(Until::Action(2), ping(), move |cast| {
-        let (commands, outside, worker, seat) = (cast.commands, cast.outside, cast.worker, cast.seat);
+        let Cast { commands, outside, worker, seat, .. } = cast;
         let one = thread(move || first(worker, ends));
         let control = thread(move || {
             outside.say(&observation("one", &[2]));
@@ -62,8 +62,7 @@ fn changed(told: Told, ends: Ends) {
             let (reply, answer) = oneshot::channel();
             outside.asks(answer);
             commands.send(Command::Join { candidate: candidate(1), reply });
-            let mut next = outside.attach(outside.await_grant());
-            answers(&mut next, 2);
+            outside.keep(answers(outside.attach(outside.await_grant()), 2));
             if let Some(one) = gone {
                 one.join().expect("it ends");
             }
@@ -79,12 +78,12 @@ fn changed(told: Told, ends: Ends) {
 
 #[test]
 fn a_successor_answers_what_a_dead_worker_held_and_what_comes_meanwhile() {
-    explore_house(InSoak::Switches(1), alone(|| changed(Told::AfterItsEnd, Ends::Holding)));
+    explore_house(2, InSoak::Switches(3), alone(|| changed(Told::AfterItsEnd, Ends::Holding)));
 }
 
 #[test]
 fn a_dead_workers_last_answer_is_taken_before_its_successor_is_asked() {
-    explore_house(InSoak::Switches(1), alone(|| changed(Told::AfterItsEnd, Ends::Answering)));
+    explore_house(2, InSoak::Switches(3), alone(|| changed(Told::AfterItsEnd, Ends::Answering)));
 }
 
 #[test]

@@ -12,9 +12,8 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use loom::sync::{Condvar, Mutex};
 use loom::thread::JoinHandle;
 use sidecar::bridge::{Bridge, Rules};
 use sidecar::channel::{self, ToFrameLoop};
@@ -28,10 +27,11 @@ use sidecar_core::time::Instant;
 use sidecar_core::tunnel::{AgentId, JobId};
 use sidecar_shm::attach::Candidate;
 use sidecar_shm::layout::Geometry;
-use sidecar_shm::owner::{DoorbellHandle, SeatGrant, SeatRefused};
+use sidecar_shm::owner::{DoorbellHandle, SeatGrant, SeatRefused, Sleep};
 use sidecar_shm::region::{self, Identity, Opened};
 use sidecar_shm::simulation::{self, Attach};
 use sidecar_shm::spin::{Mode, Spin};
+use sidecar_shm::sync::monitor::Monitor;
 use sidecar_shm::worker::{AttachOptions, Event, Worker};
 use tokio::sync::{mpsc, oneshot};
 
@@ -60,21 +60,31 @@ type Crew = Box<dyn FnOnce(Cast) -> Vec<JoinHandle<()>>>;
 /// What passes between the frame loop's driver and other threads of the model: the network's news, and what the frame
 /// loop asks of the control thread.
 pub(crate) struct Outside {
-    state: Mutex<State>,
-    changed: Condvar,
+    /// Loom knows of each access by the doorbell's lock: a driver polls both at once.
+    news: Mutex<News>,
     doorbell: DoorbellHandle,
+    asked: Monitor<Asked>,
     /// Seats that were asked for. Not loom's lock: the command that asks comes after it.
-    joins: std::sync::Mutex<Vec<Answer>>,
+    joins: Mutex<Vec<Answer>>,
     /// The sidecar's ends of workers' connections: they stay open as long as the model.
-    connections: std::sync::Mutex<Vec<UnixStream>>,
+    connections: Mutex<Vec<UnixStream>>,
+    /// Workers that have done their part.
+    idle: Mutex<Vec<Worker>>,
 }
 
+/// What came over the network and was not received yet.
 #[derive(Default)]
-struct State {
-    cut: bool,
-    bytes: Vec<u8>,
+struct News {
+    bytes: VecDeque<u8>,
     /// They open another session.
     replaces: bool,
+    /// The connection ends behind them.
+    cut: bool,
+}
+
+/// What the control thread is to do.
+#[derive(Default)]
+struct Asked {
     dials: VecDeque<u64>,
     grants: VecDeque<SeatGrant>,
     over: bool,
@@ -83,21 +93,25 @@ struct State {
 impl Outside {
     /// The gateway ends the connection; all that was sent before has reached it.
     pub(crate) fn cut(&self) {
-        self.state.lock().expect("nobody panics with it").cut = true;
-        // The kernel wakes the loop for a socket as it does for the doorbell.
-        self.doorbell.ring();
+        self.doorbell.change(|| self.news().cut = true);
     }
 
     /// The gateway says something.
     pub(crate) fn say(&self, bytes: &[u8]) {
-        self.state.lock().expect("nobody panics with it").bytes.extend_from_slice(bytes);
-        self.doorbell.ring();
+        self.doorbell.change(|| self.news().bytes.extend(bytes));
     }
 
     /// The gateway opens another session.
     pub(crate) fn replace(&self, bytes: &[u8]) {
-        self.state.lock().expect("nobody panics with it").replaces = true;
-        self.say(bytes);
+        self.doorbell.change(|| {
+            let mut news = self.news();
+            news.replaces = true;
+            news.bytes.extend(bytes);
+        });
+    }
+
+    fn news(&self) -> MutexGuard<'_, News> {
+        self.news.lock().expect("nobody panics with it")
     }
 
     /// A worker takes the seat of a grant.
@@ -107,6 +121,16 @@ impl Outside {
         assert!(simulation::set_attach(Some(Attach::Granted(grant, theirs.into()))).is_none());
         let options = AttachOptions { timeout: Duration::ZERO, ..AttachOptions::default() };
         Worker::attach(&region_path(), &options).expect("the seat was granted")
+    }
+
+    /// A worker has done its part. It stays attached as long as the model: that it leaves is another race.
+    pub(crate) fn keep(&self, worker: Worker) {
+        self.idle.lock().expect("nobody panics with it").push(worker);
+    }
+
+    /// The worker that was kept.
+    pub(crate) fn kept(&self) -> Worker {
+        self.idle.lock().expect("nobody panics with it").pop().expect("it has done its part")
     }
 
     /// Somebody rings.
@@ -121,22 +145,12 @@ impl Outside {
 
     /// The next dial that the frame loop asks for; `None`: it has ended.
     pub(crate) fn await_dial(&self) -> Option<u64> {
-        self.wait(|state| state.dials.pop_front().map(Some).or(state.over.then_some(None)))
+        self.asked.wait(|asked| asked.dials.pop_front().map(Some).or(asked.over.then_some(None)))
     }
 
     /// The seat that was asked for.
     pub(crate) fn await_grant(&self) -> SeatGrant {
-        self.wait(|state| state.grants.pop_front())
-    }
-
-    fn wait<T>(&self, mut take: impl FnMut(&mut State) -> Option<T>) -> T {
-        let mut state = self.state.lock().expect("nobody panics with it");
-        loop {
-            if let Some(it) = take(&mut state) {
-                return it;
-            }
-            state = self.changed.wait(state).expect("nobody panics with it");
-        }
+        self.asked.wait(|asked| asked.grants.pop_front())
     }
 }
 
@@ -154,7 +168,7 @@ pub(crate) fn dialled(dial: u64) -> Command {
 }
 
 /// Answers each observation with its own bytes and one more, until it has answered the one that starts with `last`.
-pub(crate) fn answers(worker: &mut Worker, last: u8) {
+pub(crate) fn answers(mut worker: Worker, last: u8) -> Worker {
     loop {
         let event = worker.next(None).expect("the sidecar says nothing wrong");
         match event {
@@ -163,7 +177,7 @@ pub(crate) fn answers(worker: &mut Worker, last: u8) {
                 let action = [observation.payload(), b"!"].concat();
                 worker.answer(observation, &action).expect("there is room");
                 if action[0] == last {
-                    return;
+                    return worker;
                 }
             }
             _ => {}
@@ -183,7 +197,7 @@ pub(crate) struct Stage {
     frame_loop: FrameLoop,
     record: Rc<RefCell<Record>>,
     crew: Rc<RefCell<Vec<JoinHandle<()>>>>,
-    outside: Arc<Outside>,
+    pub(crate) outside: Arc<Outside>,
 }
 
 /// A worker that asks for a seat.
@@ -248,11 +262,12 @@ impl Stage {
         let started = Rc::default();
         let (reply, answer) = oneshot::channel();
         let outside = Arc::new(Outside {
-            state: Mutex::default(),
-            changed: Condvar::new(),
+            news: Mutex::default(),
             doorbell,
+            asked: Monitor::default(),
             joins: vec![answer].into(),
-            connections: std::sync::Mutex::default(),
+            connections: Mutex::default(),
+            idle: Mutex::default(),
         });
         to_frame_loop.send(Command::Join { candidate: candidate(0), reply });
         let driver = ModelDriver {
@@ -267,7 +282,7 @@ impl Stage {
             started: Rc::clone(&started),
             receive: None,
             inbox: VecDeque::new(),
-            news: Vec::new(),
+            done: Vec::new(),
             is_open: false,
         };
         let waiting = Waiting { spin: Spin::measure(Mode::Off, 1), busy: false };
@@ -279,8 +294,7 @@ impl Stage {
     /// Runs the frame loop to its end, then waits for the crew.
     pub(crate) fn play(self) -> (Outcome, Bridge, Record) {
         let (outcome, bridge) = self.frame_loop.run().expect("the frame loop goes on");
-        self.outside.state.lock().expect("nobody panics with it").over = true;
-        self.outside.changed.notify_all();
+        self.outside.asked.change(|asked| asked.over = true);
         for thread in self.crew.take() {
             thread.join().expect("it ends in order");
         }
@@ -303,7 +317,7 @@ struct ModelDriver {
     receive: Option<(*mut u8, usize)>,
     inbox: VecDeque<u8>,
     /// Completions of what was done at once.
-    news: Completions,
+    done: Completions,
     is_open: bool,
 }
 
@@ -314,7 +328,7 @@ impl ModelDriver {
         while let Ok(request) = self.asked.try_recv() {
             match request {
                 Request::Dial { dial, .. } if alone => self.commands.send(dialled(dial)),
-                Request::Dial { dial, .. } => self.tell(|state| state.dials.push_back(dial)),
+                Request::Dial { dial, .. } => self.outside.asked.change(|asked| asked.dials.push_back(dial)),
                 Request::WorkerReady => {}
                 Request::DropWorker { why, .. } | Request::RestartWorker { why, .. } => {
                     panic!("a worker is dropped: {why}")
@@ -335,7 +349,7 @@ impl ModelDriver {
                 let seat = (grant.seat, grant.generation);
                 self.worker = Some((self.outside.attach(grant), seat));
             }
-            Some(grant) => self.tell(|state| state.grants.push_back(grant)),
+            Some(grant) => self.outside.asked.change(|asked| asked.grants.push_back(grant)),
             None => {}
         }
         while alone
@@ -346,42 +360,38 @@ impl ModelDriver {
         }
     }
 
-    fn tell(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.outside.state.lock().expect("nobody panics with it"));
-        self.outside.changed.notify_all();
+    fn poll(&mut self, sleep: Sleep, completions: &mut Completions) {
+        let (doorbell, mut seen) = (self.outside.doorbell.clone(), self.seen);
+        if doorbell.poll(&mut seen, sleep, || self.collect(completions)) {
+            completions.push(Completion::Doorbell);
+        }
+        self.seen = seen;
     }
 
-    fn collect(&mut self, completions: &mut Completions) {
-        let (cut, bytes, replaces) = {
-            let mut state = self.outside.state.lock().expect("nobody panics with it");
-            let bytes = core::mem::take(&mut state.bytes);
-            (self.is_open && core::mem::take(&mut state.cut), bytes, state.replaces)
-        };
-        let replaces = replaces && !bytes.is_empty();
-        self.inbox.extend(bytes);
-        completions.append(&mut self.news);
-        if let Some((into, length)) = self.receive
-            && (!self.inbox.is_empty() || cut || self.gateway.has_closed)
-        {
-            let count = length.min(self.inbox.len());
-            for (at, byte) in self.inbox.drain(..count).enumerate() {
-                // SAFETY: the caller of `receive` keeps `length` bytes there for us until this completion.
-                unsafe { into.add(at).write(byte) };
-            }
-            self.receive = None;
-            completions.push(Completion::Received(Ok(count)));
-            if cut && count > 0 {
-                // First what was said before.
-                self.outside.state.lock().expect("nobody panics with it").cut = true;
-            }
-            self.gateway.record.borrow_mut().replaced |= replaces && self.inbox.is_empty();
-        } else if cut {
-            self.outside.state.lock().expect("nobody panics with it").cut = true;
+    /// Takes what has come on the connection into the memory that waits for it. `false`: nothing has, or nothing waits.
+    fn collect(&mut self, completions: &mut Completions) -> bool {
+        let Some((into, length)) = self.receive else { return false };
+        let mut news = self.outside.news();
+        self.inbox.append(&mut news.bytes);
+        if self.inbox.is_empty() && !news.cut && !self.gateway.has_closed {
+            return false;
         }
-        // Once the observation has been delivered, and there is nothing left to do.
+        let count = length.min(self.inbox.len());
+        for (at, byte) in self.inbox.drain(..count).enumerate() {
+            // SAFETY: the caller of `receive` keeps `length` bytes there for us until this completion.
+            unsafe { into.add(at).write(byte) };
+        }
+        // First what was said before.
+        news.cut &= count > 0;
+        self.receive = None;
+        completions.push(Completion::Received(Ok(count)));
+        self.gateway.record.borrow_mut().replaced |= news.replaces && self.inbox.is_empty();
+        true
+    }
+
+    /// Once the observation has been delivered, and there is nothing left to do.
+    fn start_crew(&mut self) {
         if self.gateway.has_asked
-            && self.inbox.is_empty()
-            && completions.is_empty()
             && let Some(crew) = self.crew.take()
         {
             let (worker, seat) = self.worker.take().expect("a worker was ready");
@@ -401,7 +411,7 @@ impl Driver for ModelDriver {
         self.close(Close::Abort);
         self.gateway.connected();
         self.is_open = true;
-        self.news.push(Completion::Connected(Ok(())));
+        self.done.push(Completion::Connected(Ok(())));
         Ok(())
     }
 
@@ -416,7 +426,7 @@ impl Driver for ModelDriver {
         let bytes = unsafe { core::slice::from_raw_parts(from, length) };
         let answer = self.gateway.hears(bytes);
         self.inbox.extend(answer);
-        self.news.push(Completion::Sent(Ok(Taken::Now)));
+        self.done.push(Completion::Sent(Ok(Taken::Now)));
     }
 
     fn is_receiving(&self) -> bool {
@@ -424,7 +434,7 @@ impl Driver for ModelDriver {
     }
 
     fn is_sending(&self) -> bool {
-        self.news.iter().any(|news| matches!(news, Completion::Sent(_)))
+        self.done.iter().any(|done| matches!(done, Completion::Sent(_)))
     }
 
     fn take_calls(&mut self) -> Calls {
@@ -433,14 +443,15 @@ impl Driver for ModelDriver {
 
     fn turn(&mut self, wait: Wait, completions: &mut Completions) -> io::Result<()> {
         self.attend();
-        self.collect(completions);
-        if self.outside.doorbell.look(&mut self.seen) {
-            completions.push(Completion::Doorbell);
+        completions.append(&mut self.done);
+        if self.crew.is_some() {
+            self.poll(Sleep::Never, completions);
+            if completions.is_empty() {
+                self.start_crew();
+            }
         }
-        if completions.is_empty() && matches!(wait, Wait::Block(_)) {
-            self.outside.doorbell.sleep(&mut self.seen);
-            completions.push(Completion::Doorbell);
-        }
+        let sleeps = completions.is_empty() && matches!(wait, Wait::Block(_));
+        self.poll(if sleeps { Sleep::UntilSomething } else { Sleep::Never }, completions);
         Ok(())
     }
 
@@ -448,6 +459,6 @@ impl Driver for ModelDriver {
         self.is_open = false;
         self.receive = None;
         self.inbox.clear();
-        self.news.clear();
+        self.done.clear();
     }
 }

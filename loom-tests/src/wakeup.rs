@@ -147,7 +147,7 @@ fn a_sleeper_hears_each_of_several_posts() {
 
 #[test]
 fn both_sides_wake_each_other() {
-    explore_bounded(InSoak::Switches(3), || ping_pong::<Strong>(2, Before::Nothing));
+    explore_bounded(InSoak::Switches(4), || ping_pong::<Strong>(2, Before::Nothing));
 }
 
 #[test]

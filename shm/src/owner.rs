@@ -47,6 +47,8 @@ use crate::worker::SlotMemory;
 pub use delivery::NotSent;
 pub use doorbell::DoorbellHandle;
 use doorbell::Doorbells;
+#[cfg(sidecar_loom)]
+pub use doorbell::Sleep;
 pub use orphan::{Orphan, Whereabouts};
 use seats::Seat;
 pub use seats::{SeatGrant, SeatInfo, SeatRefused};

@@ -4,6 +4,10 @@
 //! It has no locks and no other shared cells: what processes share is words like these and nothing else.
 #![allow(clippy::disallowed_types, reason = "this is the one place where raw atomics come from")]
 
+#[cfg(sidecar_loom)]
+mod modelled;
+#[cfg(sidecar_loom)]
+pub mod monitor;
 pub mod orders;
 #[cfg(all(feature = "failpoints", not(sidecar_loom)))]
 mod watched;
@@ -49,7 +53,7 @@ mod real {
     pub use loom::sync::atomic::Ordering;
 
     loom::lazy_static! {
-        static ref FENCES: AtomicU32 = AtomicU32::new(0);
+        static ref FENCES: loom::sync::atomic::AtomicU32 = loom::sync::atomic::AtomicU32::new(0);
     }
 
     /// A fence between accesses of different words. To loom a fence by itself is no point at which another thread may
@@ -62,10 +66,7 @@ mod real {
 
     /// A boolean that threads share.
     pub type AtomicBool = loom::sync::atomic::AtomicBool;
-    /// A 32-bit word that threads share.
-    pub type AtomicU32 = loom::sync::atomic::AtomicU32;
-    /// A 64-bit word that threads share.
-    pub type AtomicU64 = loom::sync::atomic::AtomicU64;
+    pub use super::modelled::{AtomicU32, AtomicU64};
     /// A machine word that threads share.
     pub type AtomicUsize = loom::sync::atomic::AtomicUsize;
 

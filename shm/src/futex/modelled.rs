@@ -1,21 +1,23 @@
 //! The kernel's part in a model: under one lock, a waiter compares and joins the queue of its word, a waker empties it.
 //!
-//! Timeouts never fire, so that a lost wake-up is a deadlock, which loom reports. Queues are kept by address: a wake-up
-//! of one word must not hide one that another word lost.
+//! Queues are kept by address: a wake-up of one word must not hide one that another word lost.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
-
-use loom::sync::{Condvar, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Woken;
 use crate::eventcount::Ticket;
+use crate::sync::monitor::Monitor;
 use crate::sync::{AtomicU32, Ordering};
 
+/// How often a word was woken.
+type Queue = Monitor<u32>;
+
 loom::lazy_static! {
-    static ref QUEUES: Mutex<BTreeMap<usize, Arc<Condvar>>> = Mutex::new(BTreeMap::new());
+    // Which word has which queue is no step of the model.
+    static ref QUEUES: Mutex<BTreeMap<usize, Arc<Queue>>> = Mutex::default();
 }
 
 /// Sleeps while the word is the ticket's sequence, until woken.
@@ -23,14 +25,15 @@ loom::lazy_static! {
 /// # Errors
 /// None in a model.
 pub fn wait(word: &AtomicU32, ticket: Ticket, _timeout: Duration) -> io::Result<Woken> {
-    // Nothing panics while it is held.
-    let mut queues = QUEUES.lock().expect("a lock that is never poisoned");
-    if word.load(Ordering::Relaxed) != ticket.sequence() {
-        return Ok(Woken::Changed);
-    }
-    let queue = Arc::clone(queues.entry(address(word)).or_insert_with(|| Arc::new(Condvar::new())));
-    drop(queue.wait(queues).expect("a lock that is never poisoned"));
-    Ok(Woken::Rung)
+    let mut asleep = None;
+    Ok(queue(word).wait(|woken| match asleep {
+        None if word.load(Ordering::Relaxed) != ticket.sequence() => Some(Woken::Changed),
+        None => {
+            asleep = Some(*woken);
+            None
+        }
+        Some(before) => (*woken != before).then_some(Woken::Rung),
+    }))
 }
 
 /// Most words of [`wait_any`].
@@ -46,12 +49,10 @@ pub fn wait_any(_words: &[(&AtomicU32, Ticket)], _timeout: Duration) -> io::Resu
 
 /// Wakes all who sleep on the word.
 pub fn wake(word: &AtomicU32) {
-    let queue = QUEUES.lock().expect("a lock that is never poisoned").get(&address(word)).map(Arc::clone);
-    if let Some(queue) = queue {
-        queue.notify_all();
-    }
+    queue(word).change(|woken| *woken += 1);
 }
 
-fn address(word: &AtomicU32) -> usize {
-    core::ptr::from_ref(word).addr()
+fn queue(word: &AtomicU32) -> Arc<Queue> {
+    let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(queues.entry(core::ptr::from_ref(word).addr()).or_default())
 }

@@ -9,6 +9,9 @@
 #[cfg(sidecar_loom)]
 mod modelled;
 
+#[cfg(sidecar_loom)]
+pub use modelled::Sleep;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -56,16 +59,17 @@ pub struct DoorbellHandle {
 }
 
 impl DoorbellHandle {
-    /// Whether it was rung more often than `seen`.
+    /// One poll over the bell and whatever `look` looks at, as a driver does it: for models, which have no system to
+    /// sleep in. `true`: it was rung more often than `seen`.
     #[cfg(sidecar_loom)]
-    pub fn look(&self, seen: &mut u32) -> bool {
-        self.bell.look(seen)
+    pub fn poll(&self, seen: &mut u32, sleep: Sleep, look: impl FnMut() -> bool) -> bool {
+        self.bell.poll(seen, sleep, look)
     }
 
-    /// Sleeps until it was rung more often than `seen`, as a driver does: for models, which have no system to sleep in.
+    /// Something that `look` sees in [`Self::poll`] changes.
     #[cfg(sidecar_loom)]
-    pub fn sleep(&self, seen: &mut u32) {
-        self.bell.sleep(seen);
+    pub fn change(&self, change: impl FnOnce()) {
+        self.bell.change(change);
     }
 
     /// Wakes the frame loop, or keeps it from falling asleep.

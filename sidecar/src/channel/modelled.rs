@@ -7,14 +7,13 @@ use loom::sync::{Mutex, MutexGuard};
 
 /// A queue without bounds.
 pub fn unbounded<T>() -> (Sender<T>, Receiver<T>) {
-    let shared = Arc::new(Mutex::new(Queue { items: VecDeque::new(), senders: 1, is_read: true }));
+    let shared = Arc::new(Mutex::new(Queue { items: VecDeque::new(), is_read: true }));
     (Sender(Arc::clone(&shared)), Receiver(shared))
 }
 
 #[derive(Debug)]
 struct Queue<T> {
     items: VecDeque<T>,
-    senders: u32,
     is_read: bool,
 }
 
@@ -54,17 +53,7 @@ impl<T> Sender<T> {
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
-        lock(&self.0).senders += 1;
         Self(Arc::clone(&self.0))
-    }
-}
-
-impl<T> Drop for Sender<T> {
-    fn drop(&mut self) {
-        // A model that failed has no more steps.
-        if !std::thread::panicking() {
-            lock(&self.0).senders -= 1;
-        }
     }
 }
 
@@ -72,9 +61,10 @@ impl<T> Receiver<T> {
     /// # Errors
     /// See [`TryRecvError`].
     pub fn try_recv(&self) -> Result<T, TryRecvError> {
-        let mut queue = lock(&self.0);
-        let none = if queue.senders == 0 { TryRecvError::Disconnected } else { TryRecvError::Empty };
-        queue.items.pop_front().ok_or(none)
+        // The end of a sender is no step: as long as somebody reads, every model has one.
+        let none =
+            if Arc::strong_count(&self.0) == 1 { TryRecvError::Disconnected } else { TryRecvError::Empty };
+        lock(&self.0).items.pop_front().ok_or(none)
     }
 
     /// Whether nothing is there now.
@@ -85,6 +75,7 @@ impl<T> Receiver<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
+        // A model that failed has no more steps.
         if !std::thread::panicking() {
             lock(&self.0).is_read = false;
         }

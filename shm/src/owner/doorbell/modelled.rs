@@ -1,5 +1,8 @@
 //! The doorbell in a model: each ring is an edge, and a sleep ends with the first edge that was not yet seen, as with an
-//! eventfd that is never read behind an edge-triggered poll. There are no timeouts: a lost wake-up is a deadlock.
+//! eventfd that is never read behind an edge-triggered poll.
+//!
+//! What else a driver polls is looked at in the same step as the bell, and changes in one step with the wake-up, as it
+//! does in the kernel.
 
 use core::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,8 +10,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
-use loom::sync::{Condvar, Mutex};
 use rustix::fs::MemfdFlags;
+
+use crate::sync::monitor::Monitor;
 
 thread_local! {
     /// By the inode of the descriptor, which is what a worker has of a bell.
@@ -16,10 +20,9 @@ thread_local! {
 }
 
 /// See the module's text.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Bell {
-    edges: Mutex<u32>,
-    rung: Condvar,
+    edges: Monitor<u32>,
 }
 
 impl Bell {
@@ -27,7 +30,7 @@ impl Bell {
     pub(super) fn new() -> io::Result<(Arc<Self>, OwnedFd)> {
         // Eventfds share one inode, files have one each.
         let fd = rustix::fs::memfd_create("bell", MemfdFlags::CLOEXEC)?;
-        let bell = Arc::new(Self { edges: Mutex::new(0), rung: Condvar::new() });
+        let bell = Arc::new(Self::default());
         let inode = rustix::fs::fstat(&fd)?.st_ino;
         BELLS.with_borrow_mut(|bells| {
             bells.retain(|_, bell| bell.strong_count() > 0);
@@ -43,22 +46,30 @@ impl Bell {
     }
 
     pub(super) fn ring(&self) {
-        *self.edges.lock().expect("nobody panics with it") += 1;
-        self.rung.notify_all();
+        self.edges.change(|edges| *edges += 1);
     }
 
-    /// Whether there are other edges than those seen; they are seen now.
-    pub(super) fn look(&self, seen: &mut u32) -> bool {
-        let edges = *self.edges.lock().expect("nobody panics with it");
-        core::mem::replace(seen, edges) != edges
+    /// Something else that is polled changes.
+    pub(super) fn change(&self, change: impl FnOnce()) {
+        self.edges.change(|_| change());
     }
 
-    /// Sleeps until there are other edges than those seen. `seen` starts at 0.
-    pub(super) fn sleep(&self, seen: &mut u32) {
-        let mut edges = self.edges.lock().expect("nobody panics with it");
-        while *edges == *seen {
-            edges = self.rung.wait(edges).expect("nobody panics with it");
-        }
-        *seen = *edges;
+    /// Looks at everything that is polled; `look` says whether there is something besides the bell. With
+    /// [`Sleep::UntilSomething`] not before there is. `true`: there are other edges than those `seen`, which start at 0;
+    /// they are seen now.
+    pub(super) fn poll(&self, seen: &mut u32, sleep: Sleep, mut look: impl FnMut() -> bool) -> bool {
+        self.edges.wait(|edges| {
+            let rung = core::mem::replace(seen, *edges) != *edges;
+            (look() || rung || sleep == Sleep::Never).then_some(rung)
+        })
     }
+}
+
+/// Whether a poll waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sleep {
+    /// It looks.
+    Never,
+    /// It waits.
+    UntilSomething,
 }
