@@ -147,6 +147,8 @@ struct Job {
 impl Job {
     fn start(cable: Cable, on_lost: &[&str], arguments: &[&str]) -> Self {
         let region = Region::new();
+        // The first dial of a busy machine; a later one would be a second connection.
+        region.expect(&["no connection yet: dial failed"]);
         let common = ["--cases", "1", "--step-delay", "7ms"];
         let (timers, timers_of_gateway): (&[&str], &[&str]) =
             if slower() == 1 { (&FAST, &FAST_GATEWAY) } else { (&[], &[]) };
@@ -220,8 +222,6 @@ fn rounds(test: &str, play: impl Fn(Cable, Cut, &mut Random) + Sync) {
 fn a_cut_that_nobody_notices_costs_time_alone() {
     rounds("short", |cable, cut, random| {
         let job = Job::start(cable, &REASK, &[]);
-        // The first dial of a busy machine; a later one would be a second connection.
-        job.region.expect(&["no connection yet: dial failed"]);
         thread::sleep(random.millis(50, 300));
         let meant = job.cut_for(cut, random.millis(100, 500), Duration::from_millis(900));
         let (code, report, said, _region) = job.end();

@@ -9,10 +9,11 @@ use std::thread;
 
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
+use sidecar_shm::clock;
 use sidecar_shm::stats::{Counter, Gauge, Snapshot, Stats};
 
 use crate::support::random::Random;
-use crate::support::{FAST, Gateway, Region, Running, clean, gateway, main_job, wait_for};
+use crate::support::{FAST, Gateway, Region, Running, clean, gateway, main_job, stalls, wait_for};
 
 thread_local! {
     /// Processes that this thread's round has killed so far.
@@ -41,20 +42,38 @@ pub(crate) struct Tally {
 /// process takes longer.
 const TIMERS: [&str; 6] = ["--ping-interval", "1s", "--read-deadline", "2250ms", "--window", "6s"];
 
-/// Plays the rounds, five at a time, and prints the sum.
+/// A process that takes so long to start is late for the gateway's window, which may have been open for a while.
+const STALL: Duration = Duration::from_secs(2);
+/// So many rounds of a test are played again because the machine stood still.
+const AGAIN: u32 = 10;
+
+/// Plays the rounds, five at a time, and prints the sum. A round that fails while the machine stands still is played
+/// again.
 pub(crate) fn rounds(test: &str, round: impl Fn(&mut Random) -> Tally + Sync) {
     let count = if std::env::var_os("SIDECAR_SOAK").is_some() { 50 } else { 5 };
     let numbers = Mutex::new(0..count);
     let sum = Mutex::new(Tally::default());
     let failure = Mutex::new(None);
     let crashes = Mutex::new((0, 0));
+    let again = Mutex::new(0);
+    stalls::watch();
     thread::scope(|scope| {
         for _ in 0..5 {
             scope.spawn(|| {
                 while let Some(number) = { numbers.lock().unwrap().next() } {
-                    let mut random = Random::new(test, number);
-                    KILLED.set(0);
-                    let played = catch_unwind(core::panic::AssertUnwindSafe(|| round(&mut random)));
+                    let played = loop {
+                        let (mut random, began) = (Random::new(test, number), clock::now());
+                        KILLED.set(0);
+                        let played = catch_unwind(core::panic::AssertUnwindSafe(|| round(&mut random)));
+                        let stall = stalls::longest_since(began);
+                        if played.is_ok() || stall < STALL || *again.lock().unwrap() == AGAIN {
+                            break played;
+                        }
+                        *again.lock().unwrap() += 1;
+                        println!(
+                            "{test}, round {number} is played again: a process took {stall:.1?} to start"
+                        );
+                    };
                     let killed = KILLED.get();
                     let mut crashes = crashes.lock().unwrap();
                     crashes.0 += killed;

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 pub(crate) mod random;
+pub(crate) mod stalls;
 mod watcher;
 
 use core::time::Duration;
