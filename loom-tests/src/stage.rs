@@ -283,6 +283,7 @@ impl Stage {
             receive: None,
             inbox: VecDeque::new(),
             done: Vec::new(),
+            quiet: false,
             is_open: false,
         };
         let waiting = Waiting { spin: Spin::measure(Mode::Off, 1), busy: false };
@@ -318,6 +319,8 @@ struct ModelDriver {
     inbox: VecDeque<u8>,
     /// Completions of what was done at once.
     done: Completions,
+    /// A send was taken whose end is told with the end of the turn.
+    quiet: bool,
     is_open: bool,
 }
 
@@ -420,13 +423,16 @@ impl Driver for ModelDriver {
         self.receive = Some((into, length));
     }
 
-    unsafe fn send(&mut self, from: *const u8, length: usize, _: Tell) {
+    unsafe fn send(&mut self, from: *const u8, length: usize, tell: Tell) {
         assert!(self.is_open, "a connection is there");
         // SAFETY: the caller keeps these bytes valid and unchanged until the completion.
         let bytes = unsafe { core::slice::from_raw_parts(from, length) };
         let answer = self.gateway.hears(bytes);
         self.inbox.extend(answer);
-        self.done.push(Completion::Sent(Ok(Taken::Now)));
+        match tell {
+            Tell::AtOnce => self.done.push(Completion::Sent(Ok(Taken::Now))),
+            Tell::AtTurnEnd => self.quiet = true,
+        }
     }
 
     fn is_receiving(&self) -> bool {
@@ -434,7 +440,7 @@ impl Driver for ModelDriver {
     }
 
     fn is_sending(&self) -> bool {
-        self.done.iter().any(|done| matches!(done, Completion::Sent(_)))
+        self.quiet || self.done.iter().any(|done| matches!(done, Completion::Sent(_)))
     }
 
     fn take_calls(&mut self) -> Calls {
@@ -452,6 +458,9 @@ impl Driver for ModelDriver {
         }
         let sleeps = completions.is_empty() && matches!(wait, Wait::Block(_));
         self.poll(if sleeps { Sleep::UntilSomething } else { Sleep::Never }, completions);
+        if core::mem::take(&mut self.quiet) {
+            completions.push(Completion::Sent(Ok(Taken::Submitted)));
+        }
         Ok(())
     }
 
@@ -460,5 +469,6 @@ impl Driver for ModelDriver {
         self.receive = None;
         self.inbox.clear();
         self.done.clear();
+        self.quiet = false;
     }
 }

@@ -353,10 +353,11 @@ impl Bridge {
     }
 
     /// When the end of what `next_send` gave has to be told: an action's may come with the next thing that happens,
-    /// unless something waits for it.
+    /// unless something waits for it. Without a slot on offer something may: what was received already is parsed as soon as
+    /// one is there, and may be a drain.
     pub fn tell_sent(&mut self) -> Tell {
-        let lone = self.wire == OnWire::Action && !self.draining && self.outbox.waiting().is_none();
-        if lone { Tell::AtTurnEnd } else { Tell::AtOnce }
+        let idle = !self.draining && self.slot.is_some() && self.outbox.waiting().is_none();
+        if self.wire == OnWire::Action && idle { Tell::AtTurnEnd } else { Tell::AtOnce }
     }
 
     /// The kernel took all of what `next_send` gave, at `now`.
