@@ -223,8 +223,13 @@ impl Oracle {
     /// has become of their session.
     fn pressure(&self) -> usize {
         let busy = self.rehearsals > 0 || self.deliveries.iter().any(|it| it.views > 0);
+        self.held(busy)
+    }
+
+    /// Observations that may hold a slot; with `in_rings` also those that no worker has taken yet and none will answer.
+    fn held(&self, in_rings: bool) -> usize {
         let holds = |it: &&Delivery| {
-            let lent = busy && it.takers.is_empty();
+            let lent = in_rings && it.takers.is_empty();
             let waits = it.started == 0 && (lent || !self.sessions[it.session].closed_for_sure);
             it.consumed && it.length <= SLOT_BYTES as usize && (it.views > 0 || waits)
         };
@@ -249,13 +254,13 @@ impl World {
     }
 
     /// The frame loop is about to sleep, or has slept: on an open connection it listens meanwhile, unless what came last
-    /// finds no slot. What lies with a worker that is gone comes back within 8 s.
+    /// finds no slot. What lies with a worker that is gone comes back within 8 s; with one that is stopped, some time.
     pub(crate) fn oracle_sleeps(&mut self) {
         let listens = self.current.is_none_or(|at| {
             let conn = &self.conns[at];
             let open =
                 conn.established && conn.connected.is_none() && !conn.sidecar_closing && !self.terminated;
-            !open || conn.receive.is_some() || self.oracle.pressure() >= self.plan.slots as usize
+            !open || conn.receive.is_some() || self.oracle.held(true) >= self.plan.slots as usize
         });
         if listens {
             self.sidecar.deaf_since = None;
