@@ -451,7 +451,9 @@ fn a_gateway_that_an_agent_left_in_order_says_what_it_waits_for_and_ends_with_a_
     assert_eq!(running.wait(), 143);
     let (report, said) = gateway.end();
     assert!(
-        said.contains("the agent left (closed by the agent with 1000); waiting 1.5s for it to come back"),
+        said.contains(
+            "the connection is gone (closed by the agent with 1000); waiting 1.5s for the agent to come back"
+        ),
         "{said}"
     );
     assert!(said.contains("why: reconnect window expired"), "{said}");

@@ -316,7 +316,7 @@ impl Tunnel {
         }
         let window = self.job.options.timers.window;
         tracing::info!(
-            "the agent left ({why}); waiting {window:?} for it to come back, whichever way it left; Ctrl-C ends"
+            "the connection is gone ({why}); waiting {window:?} for the agent to come back, however it left; Ctrl-C ends"
         );
         self.interrupt(why);
         self.window_ends = Some(Instant::now() + window);

@@ -187,6 +187,7 @@ impl Bridge {
 
     fn disconnected(&mut self, cause: &Disconnect, redial_until: Option<Instant>, now: Instant) {
         self.owner.stats().set(Gauge::Connected, 0);
+        self.show_phase();
         self.outbox.take_back();
         let connected_once = self.agent.connected_once();
         if connected_once {

@@ -12,8 +12,8 @@ use sidecar_shm::owner::{Orphan, SeatGrant, SeatRefused, Whereabouts};
 use tokio::sync::watch::Sender;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::Shared;
 use super::readable::Readable;
+use super::{Shared, WindDown};
 use crate::explain::Code;
 use crate::frame_loop::Command;
 
@@ -149,6 +149,10 @@ async fn watch(shared: Rc<Shared>, pending: Pending, grant: SeatGrant, eyes: Eye
             // What was passed on is the worker's.
             drop(grant);
             let attachment = Attachment::new(&shared, seat, generation);
+            if *shared.ending.borrow() == Some(WindDown::AwaitWorker) {
+                // The others were told before this one had its seat.
+                attachment.end.notify_one();
+            }
             tokio::select! {
                 () = hung_up(&connection, &eyes.socket) => {}
                 () = attachment.end.notified() => {}
