@@ -329,26 +329,15 @@ fn take_over(
     let agent = journal.main().agent.clone();
     let held = ledger.kept();
     let owner = Owner::new(parts, journal, ledger, seats, doorbells.clone());
-    Ok(match session {
-        Ok((resume, age)) => {
-            let last_action = past.unacknowledged().cloned();
-            let found = Found::TakenOver { kept: held, age };
-            Opened { owner, found, pages: Pages::Kept, resume, last_action, agent, note: None }
-        }
+    let (found, resume, last_action) = match session {
+        Ok((resume, age)) => (Found::TakenOver { kept: held, age }, resume, past.unacknowledged().cloned()),
         Err(why) => {
             let resume =
                 Resume { epoch: past.main.epoch, next_sequence: past.next_sequence, ..Resume::default() };
-            Opened {
-                owner,
-                found: Found::Replaced { why },
-                pages: Pages::Kept,
-                resume,
-                last_action: None,
-                agent,
-                note: None,
-            }
+            (Found::Replaced { why }, resume, None)
         }
-    })
+    };
+    Ok(Opened { owner, found, pages: Pages::Kept, resume, last_action, agent, note: None })
 }
 
 /// Puts the new owner's main record over the last one's.
@@ -408,36 +397,19 @@ fn replace(
     let kept = ledger.kept();
     let Some(parts) = built.publish_over(path, &dead)? else { return Ok(None) };
     let owner = Owner::new(parts, journal, ledger, [None; SEATS], doorbells.clone());
-    let opened = match session {
+    let anew = || Some(format!("the region was made anew: {why}"));
+    let (found, resume, last_action, note) = match session {
         Ok((resume, age)) => {
-            let note = Some(format!("the region was made anew: {why}"));
             let last_action = past.as_ref().and_then(Past::unacknowledged).cloned();
-            Opened {
-                owner,
-                found: Found::TakenOver { kept, age },
-                pages: Pages::Made,
-                resume,
-                last_action,
-                agent,
-                note,
-            }
+            (Found::TakenOver { kept, age }, resume, last_action, anew())
         }
         Err(gone) => {
-            let note = (gone != why).then(|| format!("the region was made anew: {why}"));
+            let note = if gone == why { None } else { anew() };
             // No worker of the last file ever gets to this one.
-            let resume = Resume::default();
-            Opened {
-                owner,
-                found: Found::Replaced { why: gone },
-                pages: Pages::Made,
-                resume,
-                last_action: None,
-                agent,
-                note,
-            }
+            (Found::Replaced { why: gone }, Resume::default(), None, note)
         }
     };
-    Ok(Some(opened))
+    Ok(Some(Opened { owner, found, pages: Pages::Made, resume, last_action, agent, note }))
 }
 
 /// What the agent can go on with, and since when nothing came; or why it can't.

@@ -142,8 +142,8 @@ fn to_text(snapshot: &Snapshot) -> String {
 
 /// A gauge in words, or with a unit.
 fn reading(gauge: Gauge, snapshot: &Snapshot) -> (&'static str, String) {
-    let value = snapshot.gauge(gauge);
-    let word = match (gauge, value) {
+    let name = if gauge == Gauge::ConnectedSince { "connected_for" } else { gauge.name() };
+    let shown = match (gauge, snapshot.gauge(gauge)) {
         (Gauge::Phase, 0) => "queued",
         (Gauge::Phase, 1) => "warm-up",
         (Gauge::Phase, 2) => "running",
@@ -155,12 +155,11 @@ fn reading(gauge: Gauge, snapshot: &Snapshot) -> (&'static str, String) {
         (Gauge::Driver, 1) => "io_uring",
         (Gauge::Driver, 2) => "epoll",
         (Gauge::ConnectedSince, since) => {
-            return ("connected_for", time(nanos(clock::now().since(Instant::from_nanos(since)))));
+            return (name, time(nanos(clock::now().since(Instant::from_nanos(since)))));
         }
-        (_, number) => return (gauge.name(), number.to_string()),
+        (_, number) => return (name, number.to_string()),
     };
-    let name = if gauge == Gauge::ConnectedSince { "connected_for" } else { gauge.name() };
-    (name, word.to_owned())
+    (name, shown.to_owned())
 }
 
 fn nanos(duration: Duration) -> u64 {
